@@ -1,9 +1,10 @@
 //! The option `--at`: the point in time that a command reads.
 //!
 //! A relative time (`1h`) is counted back from the clock, or from the store's newest timestamp if
-//! that is ahead of the clock. It is ahead by up to three seconds after a process was killed, and
-//! by more after the clock was set back. So `0s` is always the newest state. An absolute time is
-//! off by the same amount; then a note is printed.
+//! that is ahead of the clock. So `0s` is always the newest state. The newest timestamp is ahead by
+//! up to three seconds after a process was killed, and by more after the clock was set back.
+//! Commits then get timestamps later than the clock, so an absolute time selects an earlier state
+//! than the clock suggests, and a note is printed.
 
 use std::time::SystemTime;
 
@@ -56,7 +57,7 @@ impl ReadSource<'_> {
         }
     }
 
-    /// Committed versions only; writes of the open transaction are not among them.
+    /// The committed versions of a row, without the writes of the open transaction.
     pub fn versions(&self, keyspace: &Keyspace, key: &[u8]) -> percolite::Result<Versions> {
         match self {
             Self::Snapshot(snapshot) => snapshot.versions(keyspace, key),
@@ -140,12 +141,13 @@ impl PointInTime {
 /// Parses the value of `--at` and `--since`.
 pub fn parse(text: &str) -> Result<PointInTime, String> {
     if let Ok(ago) = text.parse::<Span>() {
-        // A span may be longer than the calendar.
+        // A span may reach back to before the first day of the calendar.
         Zoned::now().checked_sub(ago.abs()).map_err(|err| err.to_string())?;
         return Ok(PointInTime::Ago(ago.abs()));
     }
     let at = text.parse::<Timestamp>().map_err(|err| format!("not a relative time (5m, 2h, 3d), and an {err}"))?;
-    // The part of a timestamp before the dot is its milliseconds; that of a time is not all digits.
+    // Before its dot, a timestamp has its milliseconds, which are digits only; a time has other
+    // characters there, too.
     let is_timestamp = text.split_once('.').is_some_and(|(millis, _)| millis.bytes().all(|byte| byte.is_ascii_digit()));
     Ok(if is_timestamp { PointInTime::Timestamp(at) } else { PointInTime::Time(at) })
 }

@@ -98,7 +98,7 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
     let options = base.map_or(full, |base| full.since(base));
     let snapshot = args.at.snapshot(&store)?;
     let progress = Progress::items("rows");
-    // The size of an increment is unknown.
+    // The number of rows of an incremental dump is unknown.
     if base.is_none() && progress.is_visible() {
         let columns = store.engine_stats()?.columns;
         let rows = columns.iter().filter(|stats| stats.column == Column::Write).map(|stats| stats.estimated_keys);
@@ -204,12 +204,13 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         new_dir.mark_created();
     }
     let progress = Progress::new(length);
-    // Bytes of the file, which may be compressed: the number of rows does not say how much is left.
+    // The progress is counted in bytes of the file, compressed or not, because the total number of
+    // rows is unknown.
     let bytes_read = Cell::new(0);
     let stream = CountingReader { stream, bytes_read: &bytes_read };
     let from = BufReader::with_capacity(1 << 20, InterruptibleStream { stream, interrupt: interrupt.clone() });
     let (header, from) = peek_header(from);
-    // A bad header is reported by the restore.
+    // An invalid header is ignored here, because the restore reports it.
     if header.is_ok_and(|header| header.since.is_none()) && !args.replace && !is_empty {
         let message = "is not empty: restore into a new directory, or use --replace";
         return Err(Code::Failed.error(format!("{} {message}", args.store.path.display())));
@@ -289,7 +290,7 @@ pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
     store.checkpoint(&args.to)?;
     new_dir.mark_created();
     store.close()?;
-    // RocksDB's checkpoint cannot be interrupted.
+    // RocksDB's checkpoint cannot be interrupted, so an interrupt takes effect here.
     if let Some(err) = interrupted_error(&interrupt, "the checkpoint was removed") {
         return Err(err);
     }
@@ -332,7 +333,7 @@ fn interrupted_error(interrupt: &Interrupt, what: &str) -> Option<anyhow::Error>
     interrupt.is_requested().then(|| Code::Interrupted.error(format!("interrupted; {what}")))
 }
 
-/// Records the kind of a write error, which the library's error has only as text.
+/// Records the kind of a write error, because the library's error contains it only as text.
 struct ErrorKindWriter<'a, S> {
     stream: S,
     error_kind: &'a mut Option<io::ErrorKind>,

@@ -42,7 +42,7 @@ pub struct Args {
     tuning: Tuning,
 }
 
-/// The arguments that the shell has, too.
+/// The arguments of `delete` on the command line and in the shell.
 #[derive(clap::Args)]
 pub struct DeleteArgs {
     /// The keyspace
@@ -132,7 +132,8 @@ fn delete_rows(txn: &mut Txn, keyspace: &Keyspace, rows: &KeySelection, interrup
         KeySelection::Range(..) => txn.range(keyspace, rows.bounds()),
     };
     let progress = Progress::items("rows");
-    // Counting takes about a tenth of the time, so only for a visible bar.
+    // Counting takes about a tenth of the time of the deletion, so the rows are counted only for a
+    // visible progress bar.
     if progress.is_visible() {
         let mut total = 0;
         let counted = scan(txn).visit(|_, _| {

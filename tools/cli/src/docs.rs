@@ -28,7 +28,8 @@ pub fn completions(args: &CompletionsArgs) -> Result<()> {
 }
 
 /// Turns off hyphenation and justification, so that examples can be copied. groff's man macros set
-/// both again from the registers, so the requests alone are not enough.
+/// both again from the register `HY` and the string `AD`, so the requests `.nh` and `.ad` alone are
+/// not enough.
 const ROFF_PREAMBLE: &str = ".nr HY 0\n.ds AD l\n.nh\n.ad l\n";
 
 /// The options of `man`.

@@ -1,8 +1,9 @@
 //! The file that a dump is written to.
 //!
-//! A regular file is written under a temporary name beside it and renamed when it is complete; the
-//! temporary file is removed if the dump fails. A symbolic link is followed first, so it stays a
-//! link. A pipe or a character device is written directly. Any other kind of file is an error.
+//! A regular file is written under a temporary name in the same directory, and renamed when it is
+//! complete. If the dump fails, the temporary file is removed. A symbolic link is followed first,
+//! so the rename does not replace the link. A pipe or a character device is written directly. Any
+//! other kind of file is an error.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileTypeExt as _;
@@ -18,7 +19,7 @@ pub struct DumpFile {
 }
 
 impl DumpFile {
-    /// Opens it; an existing file is replaced only if `overwrite`.
+    /// Opens the file; an existing file is replaced only if `overwrite`.
     pub fn open(named: &Path, overwrite: bool) -> Result<Self> {
         let cannot = || format!("cannot write {}", named.display());
         let refused = |what: &str| Err(Code::Failed.error(format!("{} {what}", named.display())));
@@ -73,7 +74,7 @@ impl TempFile {
 
 impl Drop for TempFile {
     fn drop(&mut self) {
-        // A finished dump was renamed: then there is nothing to remove.
+        // This fails if the dump is finished, because its file has been renamed.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -29,8 +29,8 @@ use crate::exit::Code;
 /// The longest line or record that is read: room for the longest value in hex, and its key.
 pub const MAX_RECORD_BYTES: u64 = 80 << 20;
 
-/// Before the hex digits of a value that is not JSON, in the encoding JSON. No JSON text begins
-/// with it.
+/// In the encoding JSON, a value that is not JSON is written as this prefix and hex digits. No JSON
+/// text begins with the prefix.
 const HEX_PREFIX: &[u8] = b"\\x";
 
 /// How bytes are written.
@@ -78,7 +78,8 @@ impl EncodingArgs {
     }
 }
 
-/// All encodings but JSON: keys are compared as bytes, and equal JSON may have different bytes.
+/// Parses the encoding of keys. JSON is not allowed: keys are compared as bytes, and equal JSON
+/// documents may have different bytes.
 fn parse_key_encoding() -> impl clap::builder::TypedValueParser<Value = Encoding> {
     let encodings = Encoding::value_variants().iter().filter(|encoding| **encoding != Encoding::Json);
     PossibleValuesParser::new(encodings.filter_map(clap::ValueEnum::to_possible_value))
@@ -116,7 +117,7 @@ impl Encoding {
             Self::Hex => HEXLOWER.encode(bytes),
             Self::Base64 => BASE64.encode(bytes),
             Self::Json => match as_json(bytes) {
-                // A JSON string may have some, such as DEL.
+                // A JSON string may contain control characters, such as DEL.
                 Some(text) if text.chars().any(char::is_control) => compact_json(text)
                     .chars()
                     .map(|c| if c.is_control() { unicode_escape(c) } else { c.into() })
@@ -144,7 +145,7 @@ impl Encoding {
         }
     }
 
-    /// The bytes of such a column.
+    /// The bytes of a column that [`Encoding::write_column`] has written.
     pub fn read_column(self, column: &[u8]) -> Result<Vec<u8>> {
         if self == Self::Text { unescape(column) } else { self.decode(column) }
     }
@@ -159,7 +160,7 @@ impl Encoding {
         }
     }
 
-    /// The same as a [`Value`].
+    /// Like [`Encoding::write_json`], but returns a [`Value`].
     pub fn to_json(self, bytes: &[u8]) -> Value {
         match (self, std::str::from_utf8(bytes)) {
             (Self::Text, Ok(text)) => text.into(),
@@ -200,10 +201,11 @@ enum EncodedBytes {
     Base64(String),
 }
 
-/// Writes a value, or that there is none, as fields of a JSON object.
+/// Writes a value, or the fact that there is none, as fields of a JSON object.
 ///
-/// In the encoding JSON: `value` for a value that is JSON. If its bytes are not those of `value`,
-/// or it is not JSON, `text` has the bytes, or `hex` if they are not UTF-8.
+/// In the encoding JSON, the field `value` has a value that is JSON, in one line. If this line is
+/// not the exact value, or the value is not JSON, the field `text` has the exact value. The field
+/// `hex` has a value that is not UTF-8.
 pub fn write_value_fields(encoding: Encoding, value: Option<&[u8]>, out: &mut Vec<u8>) {
     match (encoding, value) {
         (Encoding::Json, None) => {}
@@ -253,8 +255,8 @@ impl JsonRow<'_> {
     pub fn value(&self, encoding: Encoding) -> Option<Result<Vec<u8>>> {
         match (encoding, self.value, &self.text, &self.hex) {
             (encoding, Some(value), None, None) => Some(encoding.read_json(value)),
-            // `text` has the exact bytes of `value`. If they differ, the file was edited, and
-            // `value` counts.
+            // `text` has the exact bytes of the JSON in `value`. If the two differ in their
+            // one-line form, the file was edited, and `value` takes precedence.
             (Encoding::Json, Some(value), Some(text), None) => {
                 let is_same = is_json(text) && compact_json(text) == compact_json(value.get());
                 let exact = if is_same { text } else { value.get() };
@@ -275,8 +277,8 @@ fn is_json(text: &str) -> bool {
     check_json(text).is_ok()
 }
 
-/// Rejects half of a surrogate pair, which `IgnoredAny` accepts and other programs fail on. Strings
-/// are decoded only where one is possible.
+/// Rejects half of a surrogate pair, which `IgnoredAny` accepts but other programs do not. Decoding
+/// takes longer, so the strings are decoded only if the text may contain a surrogate.
 fn check_json(text: &str) -> serde_json::Result<()> {
     serde_json::from_str::<serde::de::IgnoredAny>(text)?;
     if text.contains("\\ud") || text.contains("\\uD") {
@@ -285,7 +287,8 @@ fn check_json(text: &str) -> serde_json::Result<()> {
     Ok(())
 }
 
-/// The bytes of JSON, verbatim but for the whitespace around it, or the bytes after [`HEX_PREFIX`].
+/// The bytes of JSON, verbatim except for the whitespace around it, or the bytes whose hex digits
+/// follow [`HEX_PREFIX`].
 fn from_json_or_hex(bytes: &[u8]) -> Result<Vec<u8>> {
     if let Some(digits) = bytes.strip_prefix(HEX_PREFIX) {
         return Encoding::Hex.decode(digits);
@@ -296,8 +299,8 @@ fn from_json_or_hex(bytes: &[u8]) -> Result<Vec<u8>> {
     Ok(text.trim_ascii().as_bytes().to_vec())
 }
 
-/// JSON in one line. Text without tabs and line ends stays unchanged but for the whitespace around
-/// it.
+/// JSON in one line. Text without tabs and line ends stays unchanged, except for the whitespace
+/// around it.
 fn compact_json(json: &str) -> Cow<'_, str> {
     let is_separator = |byte: u8| matches!(byte, b'\t' | b'\n' | b'\r');
     let trimmed = json.trim_ascii();
@@ -364,7 +367,8 @@ fn escape(bytes: &[u8], out: &mut Vec<u8>) {
                 '\n' => out.extend_from_slice(b"\\n"),
                 '\r' => out.extend_from_slice(b"\\r"),
                 '\\' => out.extend_from_slice(b"\\\\"),
-                // A byte order mark at the start of a file would be skipped by a reader.
+                // A byte order mark is escaped, because a reader would skip it at the start of a
+                // file.
                 c if c.is_control() || c == '\u{feff}' => by_digits(unit, out),
                 _ => out.extend_from_slice(unit),
             }

@@ -57,7 +57,7 @@ impl Code {
         ExitError { code: self, text: text.into() }.into()
     }
 
-    /// The exit code of an error: the first one in its chain of causes.
+    /// The exit code of an error: that of the first cause in its chain that has an exit code.
     pub fn of(err: &anyhow::Error) -> Self {
         let coded = |cause: &(dyn std::error::Error + 'static)| {
             let code = cause.downcast_ref::<ExitError>().map(|error| error.code);

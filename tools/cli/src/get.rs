@@ -32,7 +32,7 @@ pub struct Args {
     get: GetArgs,
 }
 
-/// The arguments that the shell has, too.
+/// The arguments of `get` on the command line and in the shell.
 #[derive(clap::Args)]
 pub struct GetArgs {
     /// The keyspace
@@ -77,7 +77,7 @@ impl GetArgs {
         self.key.iter().map(|key| encodings.keys.decode_arg(key)).collect()
     }
 
-    /// Prints the values; the open transaction's, if there is one.
+    /// Prints the values, as the open transaction sees them if there is one.
     pub fn print(
         &self,
         store: &Store,

@@ -24,8 +24,8 @@ impl Interrupt {
     pub fn watch() -> Result<Self> {
         let requested = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
-            // The shutdown is registered before the flag: the first signal finds the flag unset,
-            // and sets it.
+            // The shutdown must be registered before the flag: at the first signal it must find the
+            // flag unset, or that signal would already end the program.
             flag::register_conditional_shutdown(signal, Code::Interrupted as i32, Arc::clone(&requested))
                 .and_then(|_| flag::register(signal, Arc::clone(&requested)))
                 .context("cannot watch for signals")?;
@@ -33,7 +33,7 @@ impl Interrupt {
         Ok(Self(requested))
     }
 
-    /// One that is never requested, for work that is interrupted in another way.
+    /// An interrupt that is never requested, for work that is interrupted in another way.
     pub fn never() -> Self {
         Self(Arc::default())
     }
@@ -56,8 +56,8 @@ impl Interrupt {
         if self.is_requested() { Err(Code::Interrupted.error(format!("interrupted; {outcome}"))) } else { Ok(()) }
     }
 
-    /// Ends the program while other threads use the store. For the store it is a crash: nothing
-    /// that is durable is lost.
+    /// Ends the program while other threads use the store. For the store this is a crash: no
+    /// durable commit is lost.
     pub fn exit_now(outcome: &str) -> ! {
         eprintln!("error: interrupted; {outcome}");
         signal_hook::low_level::exit(Code::Interrupted as i32)
@@ -91,8 +91,8 @@ impl<S: Read> Read for InterruptibleStream<S> {
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// A reader of a pipe or a terminal whose reads fail on an interrupt, even while the writer is
-/// silent. A separate thread opens and reads the stream, because its calls cannot be interrupted.
+/// A reader of a pipe or a terminal whose reads fail on an interrupt, even while no data arrives. A
+/// separate thread opens and reads the stream, because its calls cannot be interrupted.
 pub struct InterruptibleReader {
     chunks: Receiver<io::Result<Vec<u8>>>,
     chunk: Cursor<Vec<u8>>,
@@ -116,7 +116,7 @@ impl InterruptibleReader {
                     }
                 }
             });
-            // The receiver may be dropped already, after an interrupt.
+            // Sending fails after an interrupt, if the receiver is already dropped.
             let _ = read.map_err(|err| sender.send(Err(err)));
         });
         Self { chunks, chunk: Cursor::default(), interrupt: interrupt.clone() }

@@ -200,7 +200,8 @@ pub fn render_table(store: &Store, encodings: Encodings, wanted: impl Fn(&RowLoc
 
 fn resolve(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
-    // Counted before the opening, because the background resolves them from then on.
+    // The locks are counted before the store is opened for writing, because the sweep resolves
+    // locks from then on.
     let (mut forward, mut back) = (0_u64, 0_u64);
     let progress = Progress::items("row locks");
     for lock in args.store.open_read_only_quiet()?.row_locks()? {

@@ -1,7 +1,7 @@
 //! A new directory that is removed unless the command completes.
 //!
-//! It is removed only after [`NewDir::mark_created`]: that the path did not exist at the start is
-//! not enough, because another process may have created it since.
+//! The directory is removed only if [`NewDir::mark_created`] was called. It is not enough that the
+//! path did not exist at the start: another process may have created the directory since.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,14 @@ pub struct NewDir {
 }
 
 impl NewDir {
-    /// To be called before the directory is created. One that exists already is never removed.
+    /// Must be called before the directory is created: a directory that already exists at this call
+    /// is never removed.
     pub fn track(dir: &Path) -> Self {
         let existed = dir.symlink_metadata().is_ok();
         Self { path: dir.to_owned(), existed, created: Cell::new(false) }
     }
 
-    /// This process has created it.
+    /// Records that this process has created the directory.
     pub fn mark_created(&self) {
         self.created.set(!self.existed);
     }
@@ -39,7 +40,7 @@ impl NewDir {
         }
     }
 
-    /// The command has completed.
+    /// Keeps the directory, because the command has completed.
     pub fn keep(self) {
         self.created.set(false);
     }

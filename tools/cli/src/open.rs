@@ -14,7 +14,8 @@ use crate::tuning::Tuning;
 
 /// How often [`close_after_cleanup`] checks the background cleanup.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// The background retries failed work without end; this is how long to wait without progress.
+/// [`close_after_cleanup`] stops waiting after this time without progress, because the background
+/// cleanup retries failed work without end.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The argument STORE.
@@ -25,34 +26,34 @@ pub struct StoreDir {
     pub path: PathBuf,
 }
 
-/// A store, or the status that another process publishes of it.
+/// A store, or the status that is published by the process that has it open.
 pub enum StoreOrStatus {
-    /// No other process has it open for writing.
+    /// No other process has the store open for writing.
     Store(Store),
-    /// Another process has it open and publishes its status.
+    /// Another process has the store open and publishes its status.
     Status(Box<StoreStatus>),
 }
 
-/// A store, or that another process has it open.
+/// An opened store, or `Busy` if another process has it open.
 pub enum StoreOrBusy {
-    /// The caller reports accepted data losses ([`warn_data_loss`]).
+    /// Accepted data losses are not printed yet: the caller prints them ([`warn_data_loss`]).
     Store(Store),
     Busy,
 }
 
 impl StoreDir {
-    /// Opens it read-only: nothing in the directory changes.
+    /// Opens the store read-only: nothing in the directory changes.
     pub fn open_read_only(&self) -> Result<Store> {
         self.open_read_only_quiet().map(warn_data_loss)
     }
 
-    /// The same without a warning about accepted data losses.
+    /// Like [`Self::open_read_only`], but prints no warning about accepted data losses.
     pub fn open_read_only_quiet(&self) -> Result<Store> {
         Store::builder().read_only(true).open(&self.path).map_err(|err| open_error(&self.path, err))
     }
 
-    /// Opens it read-only, or reads the published status if another process has it open. The caller
-    /// reports accepted data losses.
+    /// Opens the store read-only, or reads the published status if another process has it open. The
+    /// caller prints accepted data losses.
     pub fn open_or_status(&self) -> Result<StoreOrStatus> {
         let err = match Store::builder().read_only(true).open(&self.path) {
             Ok(store) => return Ok(StoreOrStatus::Store(store)),
@@ -68,21 +69,22 @@ impl StoreDir {
         }
     }
 
-    /// Opens it read-only, or returns that it is busy.
+    /// Opens the store read-only; returns `Busy` if another process has it open.
     pub fn try_open_read_only(&self) -> Result<StoreOrBusy> {
         or_busy(Store::builder().read_only(true).open(&self.path)).map_err(|err| open_error(&self.path, err))
     }
 
-    /// Opens an existing store for writing, or returns that it is busy.
+    /// Opens an existing store for writing; returns `Busy` if another process has it open.
     pub fn try_open(&self, builder: Builder) -> Result<StoreOrBusy> {
         if !is_store(&self.path) {
-            // The error of a read-only opening says what is there instead.
+            // There is no store at this path. Opening the path read-only returns an error that says
+            // what is there instead.
             drop(self.open_read_only_quiet()?);
         }
         or_busy(builder.open(&self.path)).map_err(|err| write_error(&self.path, err))
     }
 
-    /// The error after waiting for a busy store.
+    /// The error if a store is still busy after a wait.
     pub fn busy_error(&self, waited: Duration) -> anyhow::Error {
         let waited = duration::human_duration(waited);
         Code::Busy.error(format!("{} is open in another process; waited {waited} for it", self.path.display()))
@@ -96,15 +98,16 @@ impl StoreDir {
         open_for_writing(&self.path, options(Store::builder()))
     }
 
-    /// Opens it for writing; a missing store is an error unless `create`.
+    /// Opens the store for writing; a missing store is an error unless `create`.
     pub fn open(&self, create: bool) -> Result<Store> {
         self.open_tuned(create, &Tuning::default())
     }
 
-    /// The same with options of commands that write much.
+    /// Like [`Self::open`], with the options of commands that write much.
     pub fn open_tuned(&self, create: bool, tuning: &Tuning) -> Result<Store> {
         if !create && !is_store(&self.path) {
-            // The error of a read-only opening says what is there instead.
+            // There is no store at this path. Opening the path read-only returns an error that says
+            // what is there instead.
             return match Store::builder().read_only(true).open(&self.path) {
                 Ok(_) => open_for_writing(&self.path, tuning.builder()),
                 Err(err) if is_absent_or_empty(&self.path) || is_incomplete(&self.path) => {
@@ -129,7 +132,7 @@ fn open_for_writing(dir: &Path, builder: Builder) -> Result<Store> {
     builder.open(dir).map(warn_data_loss).map_err(|err| write_error(dir, err))
 }
 
-/// Prints a warning for each accepted data loss; the exit code does not show these.
+/// Prints a warning for each accepted data loss. The exit code does not depend on these losses.
 pub fn warn_data_loss(store: Store) -> Store {
     for loss in store.data_losses() {
         let dir = loss.file.parent().and_then(Path::parent).map(shell_quoted).unwrap_or_default();
@@ -162,7 +165,7 @@ pub fn recovery_advice(dir: &Path) -> String {
     format!("go back to a checkpoint or a dump, or else: percolite repair {} NEW", shell_quoted(dir))
 }
 
-/// A path, quoted for a shell where it needs that.
+/// A path, quoted for a shell where necessary.
 pub fn shell_quoted(dir: &Path) -> String {
     let dir = dir.display().to_string();
     shlex::try_quote(&dir).map_or_else(|_| dir.clone(), Into::into)
@@ -177,7 +180,8 @@ fn is_absent_or_empty(dir: &Path) -> bool {
         .map_or_else(|err| err.kind() == std::io::ErrorKind::NotFound, |mut found| found.next().is_none())
 }
 
-/// Whether the creation of the store did not finish. It is empty then and can be created again.
+/// Whether the creation of the store was interrupted. Such a store is empty and can be created
+/// again.
 pub fn is_incomplete(dir: &Path) -> bool {
     dir.join("PERCOLITE.new").exists()
 }
@@ -195,7 +199,8 @@ fn write_error(dir: &Path, err: Error) -> anyhow::Error {
 }
 
 /// Waits for the background cleanup of large transactions' row locks, then closes the store. An
-/// interrupt ends the wait; the commit is durable by then, and the next opening cleans up.
+/// interrupt ends the wait: the commit is already durable, and the next opening for writing removes
+/// the remaining locks.
 pub fn close_after_cleanup(store: Store) -> Result<()> {
     if store.stats().cleanup_pending > 0 {
         let interrupt = Interrupt::watch()?;
@@ -227,7 +232,7 @@ pub fn close_after_cleanup(store: Store) -> Result<()> {
 /// Rejects a new directory inside the store's directory.
 pub fn reject_nested(store: &Path, new: &Path) -> Result<()> {
     let Ok(store) = store.canonicalize() else { return Ok(()) };
-    // The new path may not exist yet, so its deepest existing ancestor counts.
+    // The new path may not exist yet, so its deepest existing ancestor is compared.
     let above = std::path::absolute(new).ok().and_then(|new| new.ancestors().find_map(|part| part.canonicalize().ok()));
     if above.is_some_and(|above| above.starts_with(&store)) {
         return Err(Code::Failed.error(format!("{} is inside the store: name a path outside", new.display())));
@@ -235,7 +240,8 @@ pub fn reject_nested(store: &Path, new: &Path) -> Result<()> {
     Ok(())
 }
 
-/// As [`keyspace`], for commands that have the option --create.
+/// Like [`keyspace`], for commands with the option --create: the error for a missing keyspace names
+/// this option.
 pub fn keyspace_to_write(store: &Store, name: &str, create: bool) -> Result<Keyspace> {
     keyspace(store, name, create).map_err(|err| match Code::of(&err) {
         Code::NotFound => Code::NotFound.error(format!("{err}; --create creates it")),

@@ -1,8 +1,8 @@
 //! Printing to standard output.
 //!
-//! `println!` panics when the reader has closed the pipe (`percolite demo | head`). Here that is an
-//! error, [`BrokenPipe`]. It unwinds as any other, so temporary files are removed, and the program
-//! ends without a message.
+//! `println!` panics when the reader has closed the pipe (`percolite demo | head`). The functions
+//! of this module return the error [`BrokenPipe`] instead. Callers return it like any other error,
+//! so temporary files are removed, and the program ends without a message.
 //!
 //! A terminal gets tables ([`crate::table`]). Anything else gets plain lines with a tab between
 //! columns: no borders, no colours, nothing truncated.
@@ -12,7 +12,7 @@ use std::io::{self, BufWriter, IsTerminal as _, Write};
 
 use anyhow::Result;
 
-/// The reader of standard output has closed it.
+/// The reader of standard output has closed the pipe.
 #[derive(Debug)]
 pub struct BrokenPipe;
 

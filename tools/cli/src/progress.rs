@@ -28,15 +28,17 @@ impl Progress {
         progress
     }
 
-    /// Sets the total number of items; `about` is the text before it, "about " for an estimate.
+    /// Sets the total number of items; `about` is the text before the total, "about " for an
+    /// estimate.
     pub fn expect(&self, total: u64, about: &str) {
         if self.is_visible() {
-            // Before the length, because setting that draws.
+            // The style is set before the length, because setting the length draws the bar.
             self.set_style(&format!(
                 "{{bar:20}} {{human_pos}} of {about}{{human_len}} {{msg}}, {{rate}}, {{elapsed}}, {{left}} left"
             ));
             self.0.set_length(total);
-            // What was counted before the total was set has another rate.
+            // The estimate of the time left starts anew, because the items before this call were
+            // counted at another rate.
             self.0.reset_eta();
         }
     }
@@ -53,7 +55,7 @@ impl Progress {
     pub fn set(&self, position: u64, what: impl Display) {
         if self.is_visible() {
             self.0.set_message(what.to_string());
-            // The total may have been an estimate.
+            // The total may have been an estimate that is too low.
             if self.0.length().is_some_and(|length| length < position) {
                 self.0.set_length(position);
             }

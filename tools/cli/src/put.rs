@@ -41,7 +41,7 @@ pub struct Args {
     tuning: Tuning,
 }
 
-/// The arguments that the shell has, too.
+/// The arguments of `put` on the command line and in the shell.
 #[derive(clap::Args)]
 pub struct PutArgs {
     /// The keyspace
@@ -86,8 +86,8 @@ impl PutArgs {
         match (&self.value_file, self.pairs.as_slice()) {
             (Some(file), [key]) => {
                 let content = read_value_file(file)?;
-                // The encoding is for arguments, so the content is the value; JSON is validated all
-                // the same.
+                // Encodings apply to arguments, so the content of the file is the value, byte for
+                // byte. Only JSON is decoded as in an argument, so that it is validated.
                 let value = match encodings.values {
                     Encoding::Json => Encoding::Json.decode_arg(OsStr::from_bytes(&content))?,
                     _ => content,
@@ -127,7 +127,8 @@ fn read_value_file(file: &PathBuf) -> Result<Vec<u8>> {
         Box::new(File::open(file).with_context(cannot)?)
     };
     let mut value = Vec::new();
-    // One byte beyond the limit is enough to reject it; the input may be endless.
+    // The input may be endless, so reading stops one byte beyond the limit: enough to reject the
+    // value.
     stream.take(MAX_VALUE_BYTES as u64 + 1).read_to_end(&mut value).with_context(cannot)?;
     if value.len() > MAX_VALUE_BYTES {
         let message = format!("{} has more than {MAX_VALUE_BYTES} bytes, the limit of a value", file.display());

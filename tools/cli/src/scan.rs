@@ -14,7 +14,7 @@ use crate::output::{LineWriter, count, is_terminal, print_line};
 use crate::range::RangeArgs;
 use crate::table;
 
-/// The rows of one table. A long scan prints several, each with its own column widths.
+/// The most rows of one table. A long scan prints several tables, each with its own column widths.
 const TABLE_ROWS: usize = 500;
 /// Longer values are truncated in a table.
 const MAX_VALUE_CHARS: usize = 400;
@@ -53,7 +53,7 @@ pub struct Args {
     scan: ScanArgs,
 }
 
-/// The arguments that the shell has, too.
+/// The arguments of `scan` on the command line and in the shell.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 #[derive(clap::Args)]
 pub struct ScanArgs {
@@ -85,15 +85,15 @@ pub struct ScanArgs {
 pub fn run(args: &Args) -> Result<()> {
     let scan = &args.scan;
     let encodings = scan.encodings.get();
-    // An invalid range is an error before the store is opened.
+    // An invalid range must be reported before the store is opened.
     scan.range.selection(encodings.keys)?;
     let interrupt = Interrupt::watch()?;
     scan.print(&args.store.open_read_only()?, None, encodings, None, &interrupt)
 }
 
 impl ScanArgs {
-    /// Prints the rows; the open transaction's, if there is one. `table_limit` is the most rows of
-    /// a table without `--limit`.
+    /// Prints the rows, as the open transaction sees them if there is one. `table_limit` is the
+    /// most rows of a table without `--limit`.
     pub fn print(
         &self,
         store: &Store,
@@ -183,7 +183,7 @@ impl ScanArgs {
         let mut page: Vec<[String; 2]> = Vec::new();
         let mut is_more = false;
         let mut printed = 0;
-        // One row beyond the limit shows that there are more.
+        // One row more than the limit is read, to know whether there are more rows than printed.
         let scan_limit = limit.saturating_add(1).min(self.limit.unwrap_or(u64::MAX));
         let scanned = self.for_each(rows, scan_limit, |key, value| {
             if printed == limit {

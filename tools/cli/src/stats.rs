@@ -40,9 +40,9 @@ pub struct Args {
     json: bool,
 }
 
-/// About how many rows are counted in all keyspaces together,
+/// Without `--exact`, about this many rows are counted in all keyspaces together.
 const COUNT_BUDGET: u64 = 1_000_000;
-/// and at least in each of them.
+/// At least this many rows are counted in each keyspace, even if there are many keyspaces.
 const COUNT_MIN: u64 = 1000;
 /// The most keyspaces that are listed without `--json`.
 const MAX_LISTED: usize = 100;
@@ -177,7 +177,7 @@ fn dir_bytes(dir: &Path) -> Result<u64> {
     for entry in entries {
         let entry = entry?;
         let found = entry.metadata();
-        // A file may be removed meanwhile.
+        // A file that was removed since the listing has no size.
         bytes += match found {
             Ok(found) if found.is_dir() => dir_bytes(&entry.path()).unwrap_or_default(),
             found => found.map_or(0, |found| found.len()),

@@ -57,7 +57,7 @@ pub fn numeric_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) 
     if is_terminal() { drawn_numeric_table(header, rows) } else { plain_table(header, &rows) }
 }
 
-/// As [`text_table`], always drawn.
+/// Like [`text_table`], but always drawn.
 pub fn drawn_text_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut table = new_table(UTF8_FULL_CONDENSED);
     table.set_header(header);
@@ -65,7 +65,7 @@ pub fn drawn_text_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]
     table.to_string()
 }
 
-/// As [`numeric_table`], always drawn.
+/// Like [`numeric_table`], but always drawn.
 pub fn drawn_numeric_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut table = new_table(UTF8_FULL_CONDENSED);
     table.set_header(header);
@@ -89,8 +89,8 @@ pub fn row_lock_table(locks: &[RowLock], names: &KeyspaceNames) -> String {
     table.finish().unwrap_or_default()
 }
 
-/// A table of row locks, with a row per transaction. Its size is bounded: it shows the first locks
-/// of the first transactions, and counts the others.
+/// A table of row locks, with a row per transaction. The size of the table is bounded: it shows the
+/// first locks of the first transactions, and the number of the other locks.
 pub struct RowLockTable {
     names: KeyspaceNames,
     encoding: Encoding,

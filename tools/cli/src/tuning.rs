@@ -74,7 +74,7 @@ fn parse_size(text: &str) -> Result<usize, String> {
     if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
         return Err(NOT_A_SIZE.into());
     }
-    // A number of too many digits is out of bounds, as the greatest u128 is.
+    // A number that exceeds u128 becomes the greatest u128, which is out of bounds, too.
     let bytes = digits.parse().unwrap_or(u128::MAX).saturating_mul(1 << shift);
     let within = MEMORY_BUDGET.check(bytes).ok().and_then(|()| usize::try_from(bytes).ok());
     within.ok_or_else(|| format!("it must be {MEMORY_BUDGET}"))

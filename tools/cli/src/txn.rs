@@ -71,8 +71,8 @@ fn status_at_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) 
     Ok(None)
 }
 
-/// Prints what the status of the process that has the store open contains about the transaction:
-/// whether it is active, was slow, or has row locks.
+/// Prints what is known of the transaction from the status that the process with the open store has
+/// published: whether it is active, was slow, or has row locks.
 fn print_status(args: &Args, status: &StoreStatus) -> Result<()> {
     if args.key.is_some() {
         return Err(Code::Busy.error(

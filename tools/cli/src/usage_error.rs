@@ -1,7 +1,8 @@
-//! Parses the command line. An invalid one is an error of one line, as every other error.
+//! Parses the command line. An invalid command line is an error of one line, like every other
+//! error.
 //!
-//! clap reports such an error in several paragraphs: the error, a tip, and the usage. Error and tip
-//! are joined into one line; in place of the usage there is the command that prints it.
+//! clap reports an invalid command line in several paragraphs: the error, a tip, and the usage.
+//! Error and tip are joined into one line, and the usage is replaced by the command that prints it.
 
 use std::ffi::OsStr;
 

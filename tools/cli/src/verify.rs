@@ -122,7 +122,8 @@ pub fn issue_json(issue: &IntegrityIssue) -> Value {
     })
 }
 
-/// Opens the store. One that does not open because it is damaged is a result of the check, too.
+/// Opens the store. That a damaged store cannot be opened is a result of the check, too, so
+/// `--json` prints a document for it.
 fn open_for_verify(args: &Args) -> Result<Store> {
     args.store.open_read_only_quiet().inspect_err(|err| {
         let is_damaged = Code::of(err) == Code::Corrupt;

@@ -39,7 +39,7 @@ pub struct Args {
     versions: VersionsArgs,
 }
 
-/// The arguments that the shell has, too.
+/// The arguments of `versions` on the command line and in the shell.
 #[derive(clap::Args)]
 pub struct VersionsArgs {
     /// The keyspace

@@ -1,12 +1,12 @@
 //! `bare-log`: durable commits without a store, as an upper bound for every store.
 //!
 //! Each client submits as many bytes as a transfer writes into a log, and waits until they are
-//! durable. A client that finds no sync running syncs itself. Clients that come during a sync
-//! sleep; a thread syncs for all of them together, and one call wakes them.
+//! durable. A client that finds no sync in progress syncs itself. Clients that submit during a sync
+//! sleep; after that sync, a thread syncs once for all of them, and one call wakes them.
 //!
 //! Nothing is read, checked or stored, and the log is preallocated. So the result is the limit of
-//! the machine for clients with a thread each. No store is much faster, and no store can be more
-//! than twice as fast as one that reaches half of it.
+//! the machine for clients with a thread each: no store is much faster. If a store reaches half of
+//! the limit, no other store can be much more than twice as fast.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -24,11 +24,12 @@ use crate::format::{count, time};
 use crate::interrupt;
 use crate::statistics::Spread;
 
-/// About what a store's log has of a transfer besides the two values.
+/// About how many bytes a store's log contains per transfer besides the two values.
 const LOG_OVERHEAD_BYTES: usize = 96;
 /// The log restarts at its beginning when it is full.
 const LOG_BYTES: usize = 64 << 20;
-/// Two, so that a sync does not wake the clients that wait for the next one.
+/// Waiters of the current sync and of the next one are in different slots, so that the end of a
+/// sync does not wake the clients that wait for the next one.
 const WAKE_SLOTS: usize = 2;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -168,7 +169,7 @@ impl Commits {
         self.synced.iter().for_each(Condvar::notify_all);
     }
 
-    /// A client: one commit after the other.
+    /// The loop of a client, which makes one commit after the other.
     fn commit_loop(&self) -> Result<()> {
         loop {
             let mut state = self.state();
@@ -186,7 +187,8 @@ impl Commits {
         }
     }
 
-    /// The sync thread: it syncs the commits that were submitted during another sync.
+    /// The loop of the sync thread, which syncs the commits that were submitted during another
+    /// sync.
     fn sync_loop(&self) -> Result<()> {
         loop {
             let has_nothing = |state: &mut State| (state.waiting == 0 || state.is_syncing) && !state.stopped;
@@ -325,7 +327,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let mut log = Log::new(&path, 300, 4).unwrap();
-        // Read-only, so writes fail.
+        // The file is opened read-only, so that writes fail.
         log.file = File::open(&path).unwrap();
         let commits = Commits::new(log);
         std::thread::scope(|scope| {

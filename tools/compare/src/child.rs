@@ -1,7 +1,7 @@
 //! The process of a measurement.
 //!
 //! Each measurement has a process of its own, so that memory, processor time and written bytes are
-//! that measurement's, and a crash fails only it.
+//! counted for this measurement alone, and a crash fails no other measurement.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -19,15 +19,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How much of the standard error of a failed process is reported.
 const STDERR_TAIL_CHARS: usize = 500;
 
-/// The temporary directory of a run. Dropping this removes it, also after an interrupt.
+/// The temporary directory of a run. Dropping this value removes the directory, also after an
+/// interrupt.
 pub struct ScratchDir {
     dir: TempDir,
-    /// The limit of one process.
+    /// The time limit of one process.
     timeout: Duration,
 }
 
 impl ScratchDir {
-    /// Created in this directory, by default in the system's temporary directory.
+    /// Creates the directory within this one, by default in the system's temporary directory.
     pub fn new(within: Option<&Path>, timeout: Duration) -> Result<Self> {
         let within = within.map_or_else(std::env::temp_dir, Path::to_owned);
         let dir = tempfile::Builder::new()
@@ -42,7 +43,7 @@ impl ScratchDir {
         self.run_with(spec, &[])
     }
 
-    /// The same under a wrapper command, such as strace.
+    /// Like [`Self::run`], but under a wrapper command, such as strace.
     pub fn run_with(&self, spec: &Spec, command: &[&str]) -> Result<Option<Outcome>> {
         let (store, result_file, stderr_file) = (self.path("store"), self.path("result"), self.path("stderr"));
         let program = std::env::current_exe().context("cannot find this program")?;
@@ -59,7 +60,7 @@ impl ScratchDir {
         Ok(outcome)
     }
 
-    /// A path in it.
+    /// A path in the directory.
     pub fn path(&self, name: &str) -> std::path::PathBuf {
         self.dir.path().join(name)
     }
@@ -68,7 +69,8 @@ impl ScratchDir {
         let started = Instant::now();
         loop {
             if let Some(status) = child.try_wait()? {
-                // The terminal sends a signal to the child as well.
+                // The terminal sends Ctrl-C to the child as well, so the child may have ended
+                // because of the interrupt.
                 return Ok(if interrupt::interrupted() { None } else { Some(ChildExit::Exited(status.to_string())) });
             }
             let timed_out = started.elapsed() > self.timeout;

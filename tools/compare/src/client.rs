@@ -1,8 +1,8 @@
 //! One client thread: repeats its operation, counts, and measures latencies.
 //!
-//! All clients start together. Operations of the warm-up are not counted, but its commits and bytes
-//! are, because the verification compares them with the rows. Each write is timed. Of reads only
-//! every 32nd is, because reading the clock twice takes longer than a read in some stores.
+//! All clients start together. Operations of the warm-up are not counted. Its commits and bytes are
+//! counted, because the verification compares them with the rows. Each write is timed, but only
+//! every 32nd read, because reading the clock twice takes longer than a read in some stores.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -37,15 +37,15 @@ impl Phases {
         Self { phase: AtomicU8::new(phase), start: Barrier::new(clients + 1), operations }
     }
 
-    /// Starts all clients when they are ready. Returns the start of the measurement and, if it has
-    /// a duration, what it took.
+    /// Starts all clients when they are ready. Returns the start of the measurement. Without
+    /// `operations` it also waits for the end of the measurement, and returns the elapsed time.
     pub fn run(&self, warm: Duration, measured: Duration) -> (Stopwatch, Option<Elapsed>) {
         self.start.wait();
         if self.operations.is_some() {
             return (Stopwatch::now(), None);
         }
         std::thread::sleep(warm);
-        // A client that has failed may have stopped the run.
+        // The exchange fails if a client has failed and has stopped the run.
         let _ = self.phase.compare_exchange(WARMING_UP, MEASURING, Ordering::Relaxed, Ordering::Relaxed);
         let started = Stopwatch::now();
         std::thread::sleep(measured);
@@ -142,7 +142,7 @@ fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 /// One client.
 pub struct Client<'a> {
     pub number: u64,
-    /// Whether it does other work, which is not measured.
+    /// Whether this client does background work, which is not measured.
     pub is_background: bool,
     pub seed: u64,
     pub rng: Rng,
@@ -245,7 +245,7 @@ impl<'a> Client<'a> {
         self.total.bytes += bytes;
     }
 
-    /// Its counts. After a failure it stops the other clients as well.
+    /// Ends the client and returns its counts. After a failure, stops the other clients as well.
     pub fn end(mut self, outcome: Result<()>) -> Result<Total> {
         if outcome.is_err() {
             self.phases.phase.store(STOPPED, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Tests that every store does the same work. If one did less, the comparison would be meaningless.
+//! Tests that every store does the same work. If one store did less, the comparison would be
+//! meaningless.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +31,7 @@ fn rows(numbers: std::ops::Range<u64>) -> impl Iterator<Item = Row> {
     numbers.map(|row| (key(row).to_vec(), key(row).to_vec()))
 }
 
-/// Loads, reads and scans; then the same after reopening.
+/// Loads rows, then reads and scans them, both before and after reopening the store.
 fn reads_and_scans<P: Peer>(durable: bool) {
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path(), durable, false);

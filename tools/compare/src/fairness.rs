@@ -70,7 +70,8 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// The median decides. A store that failed in any round misses the requirement.
+    /// The requirement is met if the median of the values meets the bar and the store has not
+    /// failed in any round.
     pub fn new(what: &str, store: StoreKind, bar: Bar, values: Vec<f64>, failed: Option<String>) -> Self {
         let value = Spread::of(values);
         let met = failed.is_none() && value.is_some_and(|value| bar.is_met(value.median));
@@ -290,7 +291,8 @@ mod tests {
         outcomes.add(ResultLine { spec: entry.spec(&fixtures::conditions(), 0), outcome });
     }
 
-    /// Whether each requirement is met. Fewer clients make 100 commits per second, and the
+    /// Whether each requirement is met if 256 clients have the metrics `overloaded`, and bystanders
+    /// beside them a p95 of `bystanding`. Fewer clients make 100 commits per second, and the
     /// bystanders alone have a p95 of 1 ms.
     fn met(overloaded: Metrics, bystanding: f64) -> Vec<bool> {
         let mut outcomes = Outcomes::default();

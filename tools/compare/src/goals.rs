@@ -1,8 +1,8 @@
 //! `goals`: percolite's performance goals against other stores.
 //!
-//! [`table`] defines them all: the work, the baselines and the required ratio. With several
-//! baselines, each round takes its best one. Of written bytes less is better, so that ratio must be
-//! at most the required one.
+//! [`table`] defines each goal: the work, the baselines and the required ratio. With several
+//! baselines, percolite is compared in each round with the best baseline of that round. Of written
+//! bytes less is better, so their ratio must be at most the required one.
 
 use std::cmp::Ordering;
 

@@ -16,7 +16,8 @@ static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// Installs the signal handlers.
 pub fn watch() -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
-        // The order matters: the flag must be clear when the first signal checks it.
+        // The shutdown must be registered before the flag: at the first signal it must find the
+        // flag clear, or that signal would already end the program.
         flag::register_conditional_shutdown(signal, i32::from(CODE), Arc::clone(&INTERRUPTED))?;
         flag::register(signal, Arc::clone(&INTERRUPTED))?;
     }

@@ -1,7 +1,8 @@
 //! One measurement, in the process that runs it.
 //!
-//! It opens the store three times: to prepare it, to measure, to verify. So every store starts from
-//! its files, and what the measurement has written is read from them.
+//! A measurement opens the store three times: to prepare it, to measure, and to verify. So the
+//! measured operations start from the store's files, and the verification reads what was written
+//! from the files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,9 +18,9 @@ use crate::process_usage::{self, BytesWritten};
 use crate::spec::{Attempts, Metrics, Outcome, Spec};
 use crate::workload::{RowGenerator, Work, with_work};
 
-/// The generator of the preparation; no client has this number.
+/// The number of the preparation's random generator, which differs from those of all clients.
 const PREPARE_CLIENT: u64 = 1 << 19;
-/// Stacks count towards the memory limit; the default would be 2 MiB.
+/// Stacks count towards the memory limit, so they are smaller than the default of 2 MiB.
 const STACK_BYTES: usize = 512 << 10;
 
 /// Runs a measurement in a directory that does not exist yet.
@@ -70,7 +71,8 @@ fn measure_on<P: Peer>(spec: &Spec, config: &StoreConfig, work: &impl Work) -> R
     Ok(metrics(&total, elapsed, written, peak_bytes))
 }
 
-/// Buffered for read-only workloads, because the preparation is not measured.
+/// Prepares the rows. For read-only workloads the commits are buffered, because the preparation is
+/// not measured.
 fn prepare<P: Peer>(spec: &Spec, config: &StoreConfig, work: &impl Work) -> Result<()> {
     let durable = config.durable && !spec.setting.work.is_read_only();
     let config = StoreConfig { dir: config.dir.clone(), durable, ..*config };

@@ -1,5 +1,5 @@
-//! Memory, processor time and written bytes of this process, from the kernel; its memory limit, and
-//! its end with the parent process.
+//! The kernel's counts of memory, processor time and written bytes of this process, its memory
+//! limit, and its end when the parent process ends.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -20,7 +20,7 @@ pub fn limit_memory(bytes: u64) -> Result<()> {
     setrlimit(Resource::Data, limit).context("cannot limit the memory")
 }
 
-/// Kills this process when its parent ends, because its result would not be read.
+/// Kills this process when its parent ends, because no process would read the result.
 pub fn end_with_parent() -> Result<()> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
@@ -47,8 +47,8 @@ pub enum BytesWritten {
     /// Sent to the block device, including the writes of other processes: the machine should be
     /// idle.
     ToDisk(u64),
-    /// Dirtied by this process, in whole folios. With large folios, as on ext4 since Linux 6.16, it
-    /// is many times what reaches the disk when small records are appended and synced.
+    /// Dirtied by this process, in whole folios. With large folios, as on ext4 since Linux 6.16,
+    /// the count is many times what reaches the disk when small records are appended and synced.
     Dirtied(u64),
 }
 
@@ -63,8 +63,8 @@ impl BytesWritten {
     }
 }
 
-/// Syncs the file system first. If the directory is on no block device, the kernel's count for this
-/// process takes its place.
+/// Syncs the file system, then returns the bytes that were sent to its block device. If the
+/// directory is on no block device, returns the kernel's count for this process instead.
 pub fn bytes_written(dir: &Path) -> Result<BytesWritten> {
     let opened = File::open(dir).with_context(|| format!("cannot open {}", dir.display()))?;
     syncfs(&opened).context("cannot sync the file system")?;

@@ -1,8 +1,8 @@
 //! `recovery`: how long percolite takes to open after a kill, with the longest write-ahead log.
 //!
-//! A process writes buffered transfers as fast as it can. It is killed when its log is about as
-//! long as it has ever been. Then the immutable memtable and the active one are nearly full, and
-//! neither is in the tables, so both are replayed.
+//! A process writes buffered transfers as fast as it can, and is killed when its log is about as
+//! long as it has ever been. At that moment the immutable and the active memtable are nearly full,
+//! and neither is in the tables, so recovery replays both.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -21,11 +21,13 @@ use crate::workload::RowGenerator;
 
 /// A few rows fill only the log; many also fill the memtables.
 const ROWS: [u64; 2] = [10, 1_000_000];
-/// After this time the log of the preparation has been removed.
+/// The log is observed only after this time, when the segments of the preparation have been
+/// removed.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// The process writes at least this long before the kill.
 const MIN_WRITE_TIME: Duration = Duration::from_secs(8);
-/// It writes at most this much longer.
+/// If the log does not reach its greatest length again within this additional time, the measurement
+/// fails.
 const MAX_EXTRA_TIME: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const BYTES_PER_MEGABYTE: f64 = 1e6;
@@ -127,7 +129,7 @@ fn wait_for_longest_log(writer: &mut Child, wal: &Path) -> Result<bool> {
         if interrupt::interrupted() {
             return Ok(false);
         }
-        // If a segment is removed meanwhile, the read fails, and this sample counts as zero.
+        // The read fails if a segment is removed at the same time; the sample then counts as zero.
         let bytes = bytes_in(wal).unwrap_or_default();
         if started.elapsed() > MIN_WRITE_TIME && bytes >= longest / 100 * 95 {
             return Ok(true);

@@ -1,8 +1,9 @@
 //! Rounds that interleave the stores, and the file of results.
 //!
 //! Every round has every measurement once. The stores of one setting are measured one after the
-//! other, so a drift of the machine's speed affects all of them alike. Each round starts with
-//! another store. Every outcome is appended to the file of results immediately, as a line of JSON.
+//! other, so a drift of the machine's speed affects all of them alike. Each round starts with a
+//! different store. Every outcome is appended to the file of results immediately, as a line of
+//! JSON.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -44,7 +45,7 @@ pub struct ResultsFile {
 }
 
 impl ResultsFile {
-    /// Opens the file. One that is not empty is an error unless the run resumes.
+    /// Opens the file. A file that is not empty is an error unless the run resumes.
     pub fn open(path: Option<&Path>, resume: bool) -> Result<Self> {
         let mut outcomes = Outcomes::default();
         let Some(path) = path else { return Ok(Self { file: None, outcomes }) };
@@ -60,7 +61,8 @@ impl ResultsFile {
         let (mut text, mut number, mut whole) = (String::new(), 0, 0);
         while reader.read_line(&mut text).with_context(context)? > 0 {
             number += 1;
-            // A line without an end was interrupted while it was written.
+            // A line without a line end is incomplete, because the run ended while it was written;
+            // it is removed.
             if text.ends_with('\n') {
                 let line = serde_json::from_str(&text);
                 outcomes.add(line.with_context(|| format!("line {number} of {} is not a result", path.display()))?);
@@ -133,7 +135,7 @@ mod tests {
         results.append(fixtures::line(&done, 0, 1.0)).unwrap();
         results.append(fixtures::line(&unfinished, 0, 1.0)).unwrap();
         drop(results);
-        // Tears the second line.
+        // Truncates the second line.
         let text = std::fs::read(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - 10]).unwrap();
 

@@ -1,8 +1,8 @@
 //! Measurements and their results: a measurement is one workload on one store, in one round.
 //!
-//! Both are JSON: the specification on the command line of the measuring process, its outcome on
-//! that process's standard output, and both in the file of results, where `--resume` looks up what
-//! has been measured.
+//! The specification of a measurement is JSON on the command line of the measuring process, and the
+//! outcome is JSON on the standard output of that process. The file of results has both; `--resume`
+//! reads from it what has been measured.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct Spec {
     pub setting: Setting,
     pub store: StoreKind,
     pub conditions: Conditions,
-    /// From zero; also the seed of all random choices.
+    /// The round, counted from zero; also the seed of all random choices.
     pub round: u64,
 }
 
@@ -45,12 +45,12 @@ pub struct Conditions {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
     Measured(Metrics),
-    /// It crashed, or its verification failed.
+    /// The process crashed or timed out, or an operation or the verification failed.
     Failed(String),
 }
 
-/// The metrics of a successful measurement. Fields that are missing in a file of results, which an
-/// older version has written, have their default.
+/// The metrics of a successful measurement. Fields that are missing in a file of results of an
+/// older version have their default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Metrics {
@@ -70,8 +70,8 @@ pub struct Metrics {
     pub p999: f64,
     /// Bytes sent to the disk per committed byte of keys and values, including open and close.
     pub write_amplification: Option<f64>,
-    /// The same of dirtied pages, where the directory is on no block device. It may be many times
-    /// as much.
+    /// Bytes of dirtied pages per committed byte, if the directory is on no block device. This may
+    /// be many times what reaches a disk.
     pub dirtied_amplification: Option<f64>,
     /// The maximum resident memory after the preparation, including mapped files.
     pub peak_bytes: u64,

@@ -1,12 +1,12 @@
 //! Write stalls: percolite under writers that are faster than flush and compaction.
 //!
-//! Buffered commits of large values, with write buffers that are far too small. Flush and
-//! compaction fall behind, and commits wait until a memtable has been flushed. No commit may fail
-//! because of that. Commits may take longer, but all of them a little rather than some of them
-//! seconds.
+//! Clients make buffered commits of large values, with write buffers that are far too small. Flush
+//! and compaction fall behind, and commits wait until a memtable has been flushed. No commit may
+//! fail because of this wait. Commits may take longer, but the delay must be spread over all of
+//! them: no commit may take seconds.
 //!
-//! During a run [`percolite::Store::engine_stats`] is sampled, as an operator would, and after it
-//! [`percolite::Store::stats`] is read. The bars for evenness are this tool's own choice.
+//! During a run [`percolite::Store::engine_stats`] is sampled, as an operator would do. After the
+//! run [`percolite::Store::stats`] is read. The bars for evenness are this tool's own choice.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -31,7 +31,8 @@ const CLIENTS: u64 = 4;
 const ROWS: u64 = 256;
 const VALUE_BYTES: usize = 64 << 10;
 const WRITE_BUFFER_BYTES: usize = 1 << 20;
-/// The duration of a run in measurements of other commands: falling behind takes time.
+/// A run takes as long as this many measurements of other commands, because flush and compaction
+/// fall behind only after some time.
 const DURATION_FACTOR: u32 = 5;
 const SECOND: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -45,13 +46,13 @@ const MAX_LATENCY_SECONDS: Bar = Bar::AtMost(1.0);
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SecondStats {
     pub commits: u64,
-    /// The longest commit that ended in it, in microseconds.
+    /// The latency of the slowest commit that ended in this second, in microseconds.
     pub max_latency: f64,
-    /// The number of samples, and of those with stopped or delayed writes.
+    /// The number of samples. `stopped` and `delayed` count those with stopped or delayed writes.
     pub samples: u64,
     pub stopped: u64,
     pub delayed: u64,
-    /// The maximum of the samples.
+    /// The maximum of the samples; also of `pending_compaction_bytes`.
     pub level0_files: u64,
     pub pending_compaction_bytes: u64,
 }

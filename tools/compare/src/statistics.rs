@@ -1,8 +1,9 @@
 //! Medians, and ratios within rounds.
 //!
 //! A machine's speed drifts, so an absolute figure says little. The result is the median of the
-//! ratios within rounds, with the minimum and the maximum. With several baselines, each round takes
-//! its best one, which can only be to percolite's disadvantage.
+//! ratios within rounds, with the minimum and the maximum. With several baselines, percolite is
+//! compared in each round with the best baseline of that round, which can only be to percolite's
+//! disadvantage.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -69,7 +70,7 @@ impl Outcomes {
         self.ratios_of(subject, baselines, conditions, rounds, |measured| Some(measured.rate), f64::total_cmp)
     }
 
-    /// The same of any metric; the best is the greatest in this order.
+    /// Like [`Self::ratios`], but of any metric. The best baseline is the greatest by `order`.
     pub fn ratios_of(
         &self,
         subject: &Entry,
@@ -116,7 +117,8 @@ mod tests {
         assert_eq!((spread.min, spread.max), (1.0, 3.0));
     }
 
-    /// The ratio of the medians would be 1 here, though the stores differ in every round.
+    /// The ratio of the median rates of `other` and `one` would be 2.5, though `other` is slower in
+    /// two of the three rounds.
     #[test]
     fn ratios_are_within_rounds_against_the_best() {
         let mut outcomes = Outcomes::default();

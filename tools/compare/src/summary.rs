@@ -17,7 +17,7 @@ pub struct Summary {
     pub store: StoreKind,
     /// Operations per second.
     pub rate: Option<Spread>,
-    /// percolite's rate divided by this one's, within a round.
+    /// percolite's rate divided by the rate of this store in the same round.
     pub percolite_ratio: Option<Spread>,
     /// Medians of the rounds.
     pub median: Option<Metrics>,
@@ -90,7 +90,8 @@ fn write_amplification(median: &Metrics) -> Option<String> {
     to_disk.or_else(|| median.dirtied_amplification.map(|ratio| format!("{ratio:.1} dirtied")))
 }
 
-/// A row of the table, in the order of [`columns`], which may leave out the last one.
+/// A row of the table, in the order of [`columns`]. The last cell has no header if [`columns`]
+/// leaves out the last column.
 pub fn row(summary: &Summary) -> [String; COLUMNS.len()] {
     let or_none = |text: Option<String>| text.unwrap_or_default();
     let (rate, median) = (summary.rate, summary.median.as_ref());

@@ -1,15 +1,15 @@
 //! `syncs`: how often each store syncs, by a short and a long run under strace.
 //!
-//! The difference between the two runs is what the additional commits cost, because both include
-//! open, close and preparation.
+//! Both runs include open, close and preparation, so the difference between them is the cost of the
+//! additional commits.
 //!
 //! With one client no sync can be shared, so a store with durable commits makes at least one per
 //! commit. With several clients, one sync can cover at most one commit of each, since a client
-//! waits until its commit is durable. Fewer syncs therefore mean that commits are not durable. As
-//! many prove nothing, since not every store shares syncs that well.
+//! waits until its commit is durable. Fewer syncs than this minimum therefore mean that commits are
+//! not durable. More syncs prove nothing, since not every store shares syncs that well.
 //!
-//! A file opened with `O_DSYNC`, as LMDB's meta page, syncs without a system call of its own, which
-//! strace does not count.
+//! Writes to a file opened with `O_DSYNC`, such as those of LMDB's meta page, sync without a
+//! separate system call, so strace does not count these syncs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,8 +30,8 @@ use crate::workload::{Transfers, Workload};
 const SHORT: u64 = 160;
 const LONG: u64 = 1760;
 const MANY_CLIENTS: u64 = 16;
-/// The minimum of syncs per commit, and with several clients per group of one commit each. Below 1
-/// for the commits at the start and the end of a run.
+/// The minimum of syncs per commit with one client, then the minimum per group of one commit of
+/// each of several clients. Both are below 1 to allow for the start and the end of a run.
 const MIN_SYNCS_PER_COMMIT: f64 = 0.99;
 const MIN_SYNCS_PER_GROUP: f64 = 0.8;
 /// The system calls that make writes durable.
@@ -52,7 +52,7 @@ pub struct SyncCounts {
 
 impl SyncCounts {
     fn sum(&self) -> f64 {
-        // The sum of no numbers is -0.
+        // The sum of no numbers is -0, which would be printed.
         self.per_commit.values().sum::<f64>().max(0.0)
     }
 
@@ -120,7 +120,7 @@ fn count(
 }
 
 /// Parses the table of `strace -c`: share, seconds, microseconds per call, calls, sometimes errors,
-/// name. It is empty if none of the calls was made.
+/// name. The table is empty if none of the calls was made.
 fn parse(table: &str) -> Result<CallCounts> {
     let mut calls = CallCounts::new();
     for line in table.lines() {

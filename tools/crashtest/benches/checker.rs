@@ -1,7 +1,7 @@
 //! The time that the checker takes to parse and to check 20,000 transactions of five operations.
 //!
-//! Unknown outcomes need a search, so two histories are measured: with one unknown outcome in a
-//! thousand and with one in fifty.
+//! Unknown outcomes need further sweeps, so two histories are measured: with one unknown outcome in
+//! a thousand and with one in fifty.
 //!
 //! `cargo bench -p percolite-crashtest --bench checker`.
 

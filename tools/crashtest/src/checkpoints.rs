@@ -1,7 +1,7 @@
 //! Checkpoints that are made while clients run.
 //!
-//! An interrupted checkpoint is not a store. A checkpoint that opens has everything that was
-//! acknowledged before it was started, and is verified like a killed store.
+//! An interrupted checkpoint is not a store. A checkpoint that opens must have everything that was
+//! acknowledged before its start, and is verified like a killed store.
 
 use std::path::{Path, PathBuf};
 
@@ -17,9 +17,9 @@ use crate::violation::Violation;
 pub struct Checkpoint {
     /// The number of the checkpoint.
     pub number: u64,
-    /// The client log when it was started, and all later requests.
+    /// The client log at the start of the checkpoint, and all later requests.
     pub client_log: ClientLog,
-    /// Whether it was finished.
+    /// Whether the checkpoint was completed.
     pub done: bool,
 }
 
@@ -28,8 +28,8 @@ pub fn checkpoint_path(store_dir: &Path, number: u64) -> PathBuf {
     store_dir.with_extension("checkpoints").join(number.to_string())
 }
 
-/// Whether the checkpoint must be a store. A violation if it is missing, or if it opens although it
-/// was interrupted.
+/// Whether the checkpoint must be a store. Returns a violation if a completed checkpoint is
+/// missing, or if an interrupted checkpoint opens.
 pub fn is_store(store_dir: &Path, checkpoint: &Checkpoint) -> Result<bool, Violation> {
     const INVARIANT: &str = "atomic checkpoint";
     let number = checkpoint.number;
@@ -43,7 +43,8 @@ pub fn is_store(store_dir: &Path, checkpoint: &Checkpoint) -> Result<bool, Viola
     if checkpoint.done || store_dir.join("PERCOLITE").exists() {
         return Ok(true);
     }
-    // The first step creates the directory, and an empty directory may become a store.
+    // An interrupted checkpoint may leave an empty directory. Opening the directory would create a
+    // store in it, which is no violation.
     if store_dir.read_dir().is_ok_and(|mut entries| entries.next().is_none()) {
         return Ok(false);
     }
@@ -56,7 +57,7 @@ pub fn is_store(store_dir: &Path, checkpoint: &Checkpoint) -> Result<bool, Viola
     }
 }
 
-/// The timestamp above which a closed store has handed out none.
+/// The newest timestamp that a closed store can have handed out.
 ///
 /// # Errors
 /// Errors of opening the store.

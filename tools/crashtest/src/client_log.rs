@@ -3,8 +3,7 @@
 //! A client records a transaction before it requests the commit, and the answer when the call has
 //! returned. If the store crashes in between, the outcome is unknown. After the next opening
 //! [`ClientLog::resolve_unknown`] reads each such transaction's *marker*: a row that only this
-//! transaction writes. So the commit timestamp of a commit is recorded even if its client got no
-//! answer.
+//! transaction writes. So the log gets the timestamp of a commit even if its client got no answer.
 //!
 //! A crash that loses unsynced data may take back what some clients saw: reads of a transaction
 //! without an answer, and buffered commits. [`ClientLog::allow_loss`] withdraws exactly these
@@ -45,7 +44,7 @@ impl Entry {
         self.txn.commit_ts.is_none() && self.txn.outcome != Outcome::Aborted && self.writes().next().is_some()
     }
 
-    /// Drops reads that may have shown lost data, and that were never acknowledged.
+    /// Drops unacknowledged reads, which may have shown data that a crash lost.
     fn drop_reads(&mut self) {
         self.txn.ops.retain(|op| matches!(op, Op::Write(..)));
     }
@@ -90,19 +89,20 @@ impl ClientLog {
     pub fn record_answer(&mut self, number: u64, answer: Answer) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.txn.outcome = answer.outcome;
-            // A transaction without writes has no commit timestamp of its own.
+            // A transaction that neither wrote nor locked a row has no commit timestamp of its own.
             let changes = entry.txn.ops.iter().any(|op| matches!(op, Op::Write(..) | Op::ReadForUpdate(..)));
             entry.txn.commit_ts = answer.commit_ts.filter(|_| changes);
             entry.txn.ended = Some(answer.ended);
         }
     }
 
-    /// Records a crash under a number, which gives it a position among the transactions.
+    /// Records a crash under a number, which is its position among the transactions.
     pub fn record_crash(&mut self, number: u64) {
         self.crashes.push(number);
     }
 
-    /// Removes transactions that began above a timestamp. For a checkpoint whose oracle ends there.
+    /// Removes transactions that began above `ts`, for a checkpoint that hands out the timestamps
+    /// above `ts` again.
     pub fn truncate_above(&mut self, ts: Timestamp) {
         self.entries.retain(|_, entry| entry.txn.start_ts.unwrap_or(entry.txn.read_ts) <= ts.to_u64());
     }
@@ -127,10 +127,12 @@ impl ClientLog {
                 continue;
             }
             let writes = entry.writes().next().is_some();
-            // The commit timestamp may be missing because it could not be read any more.
+            // An acknowledged commit has no timestamp if its client could not read it before the
+            // crash.
             let without_ts = writes && entry.txn.outcome == Outcome::Committed;
             if entry.txn.commit_ts.map_or(without_ts, |ts| ts > durable_ts) {
-                // A buffered commit: acknowledged, but not durable. It will be looked up.
+                // A buffered commit was acknowledged but may be lost. Its outcome is looked up
+                // after the next opening.
                 entry.txn.outcome = Outcome::Unknown;
                 entry.txn.commit_ts = None;
                 entry.txn.ended = None;
@@ -141,7 +143,7 @@ impl ClientLog {
         }
     }
 
-    /// Looks up the transactions whose outcome is unknown. Every lock must be resolved.
+    /// Looks up the transactions whose outcome is unknown. All locks must have been resolved.
     ///
     /// # Errors
     /// Errors of the reads.

@@ -1,8 +1,9 @@
-//! Invariant: a read of a counter shows every increment committed before it, and no other.
+//! Invariant: a read of a counter shows every increment that was committed before the read, and no
+//! other.
 //!
-//! The checker checks each read by itself. This check counts in the client log: a read must include
-//! the commits at or below its timestamp, and beyond them at most the transactions of unknown
-//! outcome.
+//! The checker checks each read by itself. This check counts increments in the client log: a read
+//! must include those committed at or below its timestamp, and may include others only if their
+//! outcome is unknown.
 
 use crate::client_log::ClientLog;
 use crate::history::{Op, Outcome, Transaction};

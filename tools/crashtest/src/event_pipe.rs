@@ -1,8 +1,8 @@
 //! The pipe from a child process to its parent: one JSON line an event.
 //!
-//! A line is passed to the kernel before the child continues. So the parent has every event,
-//! whenever the child is killed: a commit is recorded before it is requested, and an answer before
-//! the client does anything else.
+//! A line is passed to the kernel before the child continues. So the parent gets every event,
+//! whenever the child is killed. A commit is recorded before its request, and an answer before the
+//! client does anything else.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -28,7 +28,7 @@ use crate::self_kill::{KillAt, Visits};
 
 /// The interval between two checks for new events.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// The time until all threads of a stopped process stand still.
+/// All threads of a process have stopped within this time after the signal.
 const STOP_DELAY: Duration = Duration::from_millis(2);
 
 /// An event of the child process.
@@ -97,8 +97,8 @@ impl PipeRecorder {
         write_line(&mut io::stdout().lock(), event);
     }
 
-    /// Sends an event and kills the process. The lock of the pipe is not released, so no event
-    /// follows.
+    /// Sends an event and kills the process. The lock of the pipe is not released, so no thread can
+    /// send another event.
     pub fn send_and_exit(&self, event: impl FnOnce() -> Event) -> ! {
         let mut out = io::stdout().lock();
         write_line(&mut out, &event());
@@ -212,8 +212,8 @@ impl Received {
                 if self.ignore_answers => {}
             Event::CommitAnswered(number, answer) => {
                 self.acknowledged += u64::from(is_commit(&answer));
-                // A transaction committed meanwhile may be in a checkpoint or not. An aborted one
-                // is in none.
+                // Only an abort is recorded for checkpoints: a commit after the start of a
+                // checkpoint may be in the checkpoint or not.
                 let is_over = answer.outcome == Outcome::Aborted;
                 self.checkpoints
                     .iter_mut()
@@ -234,8 +234,8 @@ impl Received {
             Event::RestoreStarted(number) => self.restores.start(number),
             Event::RestoreDone(number) => self.restores.acknowledge(number),
             Event::Durable(ts) => self.durable_ts = self.durable_ts.max(ts),
-            // After a power cut acknowledgements no longer count, nor does the loss of locks.
-            // Attempts do.
+            // After a power cut, acknowledgements and losses of locks no longer count. Requests and
+            // attempts still do.
             Event::Lock(
                 LockEvent::Granted { .. }
                 | LockEvent::Renewed { .. }
@@ -270,7 +270,7 @@ impl ChildMonitor {
     /// # Errors
     /// The process cannot be started.
     pub fn start(mut command: Command, client_log: ClientLog) -> io::Result<Self> {
-        // Without a process group of its own the child would die of a Ctrl-C that is meant for the
+        // Without its own process group the child would be killed by a Ctrl-C that is meant for the
         // harness.
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
         let received = Arc::new(Mutex::new(Received { client_log, last: Some(Instant::now()), ..Received::default() }));
@@ -279,7 +279,7 @@ impl ChildMonitor {
         let reader_thread = std::thread::spawn(move || {
             let mut pipe = BufReader::with_capacity(1 << 16, pipe);
             let mut line = Vec::new();
-            // A line without an end was cut off when the process died, and is ignored.
+            // A line without its newline was cut off by the end of the process, and is ignored.
             while pipe.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n") {
                 let event = serde_json::from_slice(&line).unwrap_or_else(|why| {
                     let (call, kind) = ("the pipe".into(), "Garbled".into());

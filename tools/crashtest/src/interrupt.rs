@@ -1,9 +1,9 @@
 //! Ctrl-C and SIGTERM: a run ends early and reports what it has done so far.
 //!
-//! The first signal sets a flag. Runs check it between two cases and while they wait for a process;
-//! an interrupted case is not counted. So everything that was set up is cleaned up as usual. A
-//! second signal ends the program immediately and leaves temporary files; its child processes end
-//! by themselves.
+//! The first signal sets a flag. Runs check the flag between two cases and while they wait for a
+//! process, so everything that was set up is cleaned up as usual. An interrupted case is not
+//! counted. A second signal ends the program immediately and leaves temporary files; the child
+//! processes end by themselves.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,8 +22,8 @@ static CODE: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 pub fn watch() -> io::Result<()> {
     let is_second = Arc::new(AtomicBool::new(false));
     for (signal, code) in [(SIGINT, 130), (SIGTERM, 143)] {
-        // The order matters: the first signal sets what the conditional shutdown reads on the
-        // second.
+        // The order matters: at the first signal the conditional shutdown must run before the flag
+        // is set, so that only the second signal ends the program.
         flag::register_conditional_shutdown(signal, code, Arc::clone(&is_second))?;
         flag::register(signal, Arc::clone(&is_second))?;
         flag::register_usize(signal, Arc::clone(&CODE), usize::try_from(code).unwrap_or_default())?;

@@ -1,14 +1,14 @@
 //! The encoding of keys: stored keys have 1 byte to 8 kB.
 //!
 //! Histories and messages have short keys. A stored key may be longer: a zero byte and padding
-//! follow. The length depends on the key alone, so every process and every incarnation finds the
-//! row. The encoding keeps order and prefixes.
+//! follow the key. The length of the padding depends on the key alone, so every process and every
+//! incarnation finds the row. The encoding keeps order and prefixes.
 
 use std::hash::{DefaultHasher, Hasher as _};
 
 /// The longest stored key.
 const LONGEST: usize = 8_000;
-/// Rows of large transactions, of which only one key in this many is long.
+/// The prefix of the keys of large transactions, of which only one key in `LARGE_EVERY` is long.
 const LARGE: &str = "g/";
 const LARGE_EVERY: u64 = 64;
 /// Ends the shown part of a key; no shown key contains it.

@@ -24,11 +24,12 @@ pub struct LayerResult {
     /// How much unsynced data crashes removed, in the layer's own unit; zero where a layer loses
     /// nothing.
     pub unsynced_lost: u64,
-    /// How many commits were found that no client had an acknowledgement of.
+    /// How many commits were found whose client had no acknowledgement.
     pub unacknowledged_commits: u64,
     /// Visits by environment and crash point.
     pub visits: Counts,
-    /// Hits by kind and crash point: a process was killed there, or a call failed there.
+    /// Hits by kind and crash point: how often a process was killed at the point, or a call failed
+    /// at the fault site.
     #[serde(default)]
     pub hits: Counts,
     /// How much of the case list was run, if the layer has one.
@@ -56,7 +57,7 @@ pub struct TableProgress {
     pub total: u64,
 }
 
-/// A case in which an invariant was violated.
+/// A case that violated an invariant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// The command line that repeats it.
@@ -122,8 +123,8 @@ impl LayerResult {
         self.metric(name, float(value));
     }
 
-    /// Adds the result of another run of the same layer. A layer that ran in one of the two was not
-    /// skipped.
+    /// Adds the result of another run of the same layer. The sum counts as skipped only if both
+    /// runs were skipped.
     pub fn add(&mut self, other: Self) {
         self.skipped = self.skipped.take().filter(|_| other.skipped.is_some());
         self.cases += other.cases;

@@ -39,7 +39,7 @@ impl Layer {
         Self::Powercut,
     ];
 
-    /// Its name: the subcommand, and the prefix of its case names.
+    /// The name of the layer: its subcommand, and the prefix of its case names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sim => "sim",
@@ -75,8 +75,8 @@ impl Layer {
         Self::ALL.iter().copied().find(|layer| layer.name() == name)
     }
 
-    /// How many times `replay` runs a case without finding a failure. Where real threads and
-    /// processes run, a case fixes the situation but not the schedule.
+    /// After how many runs without a failure `replay` stops. With real threads and processes a case
+    /// determines the situation but not the schedule, so one run proves little.
     pub fn tries_of_a_replay(self) -> usize {
         match self {
             Self::Sim => 1,

@@ -4,11 +4,11 @@
 //! frames from byte 8192 on, then preallocated zeros. Each frame has a checksum and a sequence
 //! number, and names the sequence that was durable when it was written.
 //!
-//! So the bytes of a damaged log decide what a reader must do. It replays valid frames up to the
-//! first invalid one. If a valid frame or header after that names the missing sequence, or a later
-//! one, as durable, the store must refuse to open. Otherwise it must open.
+//! So the bytes of a damaged log decide what a store must do. The store replays valid frames up to
+//! the first invalid frame. If a later valid frame or header names the sequence of the invalid
+//! frame, or a higher sequence, as durable, the store must refuse to open. Otherwise it must open.
 //!
-//! The store's own parser is not used here, so that a mistake in it cannot hide.
+//! The store's own parser is not used here: the same mistake in both would hide a violation.
 
 use std::fs;
 use std::io;
@@ -55,8 +55,8 @@ impl Frame {
         (self.offset + FRAME_HEADER_BYTES + self.length).next_multiple_of(ALIGNMENT)
     }
 
-    /// Whether this is a no-op frame, which only records the durable sequence. When they are
-    /// written depends on timing.
+    /// Whether this is a no-op frame, which only records the durable sequence. The number and the
+    /// offsets of no-op frames depend on timing.
     pub fn is_no_op(&self) -> bool {
         self.length == 0
     }
@@ -129,12 +129,12 @@ fn checksum(segment: &[u8], header: &Header, frame: &Frame) -> u32 {
     crc32c::crc32c(&[&header.salt.to_le_bytes(), &(frame.offset as u64).to_le_bytes(), rest].concat())
 }
 
-/// What a replay must find in a log of which nothing is in the tables.
+/// What a replay must find in a log if none of its frames are in the tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplayResult {
     /// The last sequence that can be replayed.
     pub last: u64,
-    /// The end of that frame in its segment.
+    /// The end of the frame with this sequence in its segment.
     pub end: usize,
     /// The highest sequence that a later valid frame or header names as durable.
     pub durable_upto: u64,
@@ -183,7 +183,7 @@ fn next_whole(segment: &[u8], header: &Header, from: usize) -> Option<Frame> {
     (from..segment.len()).step_by(ALIGNMENT).find_map(|at| frame_at(segment, header, at))
 }
 
-/// Rewrites the frames as if nothing above `durable` had been synced when they were written.
+/// Rewrites the frames as if no frame above `durable` had been synced when they were written.
 pub fn cap_durable_sequence(segment: &mut [u8], durable: u64) {
     let Some(header) = header(segment) else { return };
     for frame in frames(segment) {

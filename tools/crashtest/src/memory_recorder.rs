@@ -7,8 +7,8 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::client::Recorder;
 use crate::client_log::{Answer, ClientLog, Entry};
 
-/// Ticks of one incarnation. The next incarnation starts above them, even if events of this one
-/// were lost.
+/// How many ticks one incarnation may use. The next incarnation starts above these ticks, even if
+/// events of this incarnation were lost.
 const TICKS_PER_INCARNATION: u64 = 1 << 32;
 
 /// The first tick of an incarnation.

@@ -1,7 +1,7 @@
 //! Mutation tests: known mistakes, enabled one at a time, that the harness must find.
 //!
 //! The configuration and the seeds are those of `quick`. Each layer first runs without a mutant and
-//! must pass. Each mutant then runs through the layers, cheapest first, until one finds it. A
+//! must pass. Each mutant then runs through the layers, cheapest first, until a layer finds it. A
 //! mutant that no layer finds is a gap in the harness, except for those in [`UNIT_TEST_ONLY`].
 
 use std::io::{Read as _, Seek as _};
@@ -149,8 +149,8 @@ fn run_quick_layer(layer: Layer, mutant: Option<Mutant>) -> anyhow::Result<Optio
 
 /// Waits for a process and forwards an interrupt to it, so that it can clean up.
 fn wait_with_interrupt(command: &mut Command) -> anyhow::Result<ExitStatus> {
-    // A process group of its own gets no Ctrl-C from the terminal, so it never sees a second
-    // signal.
+    // In its own process group the child gets no Ctrl-C from the terminal. Otherwise the forwarded
+    // signal would be a second one, after which the child does not clean up.
     let mut child = command.process_group(0).spawn()?;
     let mut on_result = false;
     loop {

@@ -1,9 +1,9 @@
 //! Where each crash point can occur, and whether a run hit it.
 //!
-//! The table in `points.txt` is written independently of the code, so it states what the harness
-//! expects of it. A run is compared with the table in both directions. An expected point that was
-//! not hit means that the run tested less than it claims. A point that was hit against the table
-//! means that the table is wrong.
+//! The table in `points.txt` is written independently of the code, and states what the harness
+//! expects. A run is compared with the table in both directions. An expected point that was not hit
+//! means that the run tested less than it claims. A point that was hit against the table means that
+//! the table is wrong.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,20 +51,20 @@ impl fmt::Display for Environment {
 pub struct PointRow {
     /// The crash point.
     pub point: CrashPoint,
-    /// The environments in which it can occur.
+    /// The environments in which the point can occur.
     pub environments: Vec<Environment>,
-    /// What a process that is killed there is sure to leave.
+    /// What a process that is killed at the point certainly leaves.
     pub left_state: LeftState,
-    /// Why it cannot occur in the other environments.
+    /// Why the point cannot occur in the other environments.
     pub exclusion_reason: &'static str,
 }
 
-/// What is sure to be found in a store that was killed at a point.
+/// What a store that was killed at a point certainly contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftState {
-    /// Nothing is sure.
+    /// Nothing is certain.
     Nothing,
-    /// What was there when the process began.
+    /// What the store contained when the process began.
     Unchanged,
     /// Transaction records.
     TxnRecords,
@@ -98,14 +98,14 @@ impl LeftState {
         }
     }
 
-    /// What an incarnation leaves that began with `before`.
+    /// What an incarnation leaves if the store contained `before` when it began.
     #[must_use]
     pub fn after(self, before: Self) -> Self {
         if self == Self::Unchanged { before } else { self }
     }
 
-    /// Whether recovery must reach the point. Where this is false it may: clients can resolve locks
-    /// before the background does.
+    /// Whether recovery certainly reaches the point. If not, recovery may still reach the point:
+    /// clients can resolve locks before the sweep does.
     pub fn recovery_reaches(self, point: CrashPoint) -> bool {
         use CrashPoint as P;
         match point {
@@ -123,7 +123,7 @@ impl LeftState {
     }
 }
 
-/// What a process that is killed at the point leaves.
+/// What a process that is killed at the point certainly leaves.
 ///
 /// # Errors
 /// As [`table`].
@@ -205,8 +205,8 @@ fn next_word(text: &str) -> (&str, &str) {
     text.split_once(' ').unwrap_or((text, ""))
 }
 
-/// Compares a run with the table. `hits` has the hits of each environment; an environment that is
-/// not in it expects nothing.
+/// Compares a run with the table. `hits` has the hits of each environment. Nothing is expected of
+/// an environment without an entry.
 ///
 /// # Errors
 /// As [`table`].

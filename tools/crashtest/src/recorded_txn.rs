@@ -1,7 +1,7 @@
 //! A transaction that records its operations.
 //!
 //! Workloads use a [`RecordedTxn`] instead of the store's own transaction. The history contains
-//! everything that they read and write through it. Operations that a savepoint undoes are removed
+//! everything that the workload reads and writes. Operations that a savepoint undoes are removed
 //! from the history as well.
 
 use std::ops::Bound;
@@ -98,7 +98,8 @@ impl<'a> RecordedTxn<'a> {
 
     /// Reads all rows between two keys, each bound included or excluded, in a random direction.
     pub fn between(&mut self, first: &str, last: &str) -> Result<Vec<(String, String)>, Error> {
-        // No key contains a zero byte, so this key follows `key` and precedes every later key.
+        // No key contains a zero byte, so `key` with a zero byte follows `key` and precedes every
+        // later key.
         let behind = |key: &str| format!("{key}\0");
         let (start, from) = if self.rng.one_in(2) {
             (Bound::Included(encode_key(first)), first.to_owned())

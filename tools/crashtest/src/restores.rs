@@ -1,8 +1,8 @@
 //! Restores of dumps while clients run.
 //!
-//! A restore is atomic, and an acknowledged one is durable, whatever the durability of the store.
-//! So all restored keyspaces are of one dump: the last acknowledged one or a later one. Nothing of
-//! earlier restores is left in the end.
+//! A restore is atomic, and is durable when it is acknowledged, whatever the durability of the
+//! store. So all restored keyspaces come from one dump: that of the last acknowledged restore or of
+//! a later restore. In the end nothing of earlier restores is left.
 //!
 //! Each number is for two restores: a full dump, and the increment that follows it. The
 //! increment changes and deletes rows, and renames, truncates and drops keyspaces. The
@@ -21,11 +21,11 @@ use crate::violation::Violation;
 
 /// Keyspaces of a full dump.
 const KEYSPACES: usize = 4;
-/// Longer than any run.
+/// The history that an increment needs: longer than any run.
 const HISTORY: Duration = Duration::from_secs(24 * 3600);
-/// Rows a keyspace where time does not matter: one block.
+/// The rows of a keyspace where time does not matter: one block of a dump.
 pub const MANY_ROWS: usize = 400;
-/// Rows a keyspace where time matters.
+/// The rows of a keyspace where time matters.
 pub const FEW_ROWS: usize = 3;
 /// One value in this many is long.
 const LONG_VALUE_EVERY: usize = 7;
@@ -36,7 +36,7 @@ const ATOMIC_RESTORE: &str = "atomic restore";
 pub struct Restores {
     /// The last acknowledged restore.
     acknowledged: Option<u64>,
-    /// Restores started since.
+    /// Restores that were started after it.
     started: Vec<u64>,
 }
 
@@ -85,8 +85,8 @@ impl Restores {
 }
 
 /// Restores the full dump of this number, with this many rows a keyspace, and its increment. The
-/// dumps are of another store, made by `builder`. That store passes crash points, too, so it must
-/// use the same commit protocol.
+/// dumps are of another store, made by `builder`. That store passes crash points, too, so `builder`
+/// must use the commit protocol of `store`.
 ///
 /// # Errors
 /// Errors of the restore.
@@ -125,7 +125,8 @@ fn change(store: &Store, number: u64, rows: usize) -> Result<(), Error> {
     let keyspace = store.truncate_keyspace("restored 1")?;
     store.transact(|txn| (0..rows).try_for_each(|row| txn.put(&keyspace, key(row), changed(number, row))))?;
     store.drop_keyspace("restored 3")?;
-    // The new name is one of the full dump, so the next full dump replaces it.
+    // The full dump has a keyspace of the new name, so the next full restore replaces the renamed
+    // keyspace.
     store.rename_keyspace("restored 2", "restored 3").map(drop)
 }
 
@@ -158,7 +159,7 @@ fn value(number: u64, row: usize) -> String {
     format!("{number}/{row}{}", if row.is_multiple_of(LONG_VALUE_EVERY) { "x".repeat(300) } else { String::new() })
 }
 
-/// A violation: rows that no keyspace name leads to.
+/// The violation that rows are left in keyspaces without a name.
 pub fn orphaned_keyspaces(keyspaces: &BTreeSet<KeyspaceId>) -> Violation {
     Violation::new(ATOMIC_RESTORE, format!("rows are left in keyspaces without a name: {keyspaces:?}"))
 }
@@ -195,7 +196,7 @@ pub fn keyspaces_without_name(store: &Store, storage: &impl CellReader) -> Resul
             true
         })?;
     }
-    // The catalog has no name, either.
+    // The catalog has no name, but its rows are legal.
     found.remove(&KeyspaceId(0));
     let keyspaces = store.snapshot().and_then(|snapshot| snapshot.keyspaces());
     for keyspace in keyspaces.map_err(|why| EngineError::Undetermined(why.to_string()))? {

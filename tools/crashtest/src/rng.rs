@@ -13,8 +13,8 @@ impl SeededRng {
         Self(StdRng::seed_from_u64(seed))
     }
 
-    /// An independent generator for a part of the run, so that the choices of one part do not shift
-    /// another's.
+    /// An independent generator for a part of the run, so that a further choice in one part does
+    /// not change the choices of other parts.
     #[must_use]
     pub fn split(&mut self) -> Self {
         Self::new(self.bits())

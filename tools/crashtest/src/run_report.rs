@@ -18,9 +18,9 @@ pub struct RunReport {
     /// Whether the run was interrupted.
     #[serde(default)]
     pub interrupted: bool,
-    /// One result a layer.
+    /// The result of each layer.
     pub layers: Vec<LayerResult>,
-    /// One result a mutant.
+    /// The result of each mutant.
     pub mutants: Vec<MutantResult>,
     /// Crash points that were expected and not hit, or hit and not expected.
     pub coverage_gaps: Vec<String>,
@@ -33,15 +33,15 @@ pub struct MutantResult {
     pub mutant: String,
     /// What the mutant does wrong.
     pub description: String,
-    /// The layer that found it; `None` if it survived.
+    /// The layer that found the mutant; `None` if it survived.
     pub found_by: Option<String>,
     /// The invariant that it violated.
     pub invariant: Option<String>,
-    /// The time until it was found, or of all layers, in seconds.
+    /// The time until the mutant was found, or of all layers, in seconds.
     pub seconds: f64,
     /// The command line that reproduces the failure.
     pub replay: Option<String>,
-    /// One trial a layer.
+    /// The trial in each layer.
     #[serde(default)]
     pub trials: Vec<MutantTrial>,
 }
@@ -51,7 +51,7 @@ pub struct MutantResult {
 pub struct MutantTrial {
     /// The layer.
     pub layer: String,
-    /// In how many cases it was found.
+    /// How many cases found the mutant.
     pub found: u64,
     /// How many cases were run.
     pub cases: u64,
@@ -82,8 +82,8 @@ impl RunReport {
         }
     }
 
-    /// Whether something ran, everything ran to its end, every layer passed and every mutant was
-    /// found.
+    /// Whether the run passed: something ran, nothing was interrupted, every layer passed, and
+    /// every mutant was found.
     pub fn passed(&self) -> bool {
         let something_ran = !self.mutants.is_empty() || self.layers.iter().any(|layer| layer.cases > 0);
         something_ran

@@ -1,6 +1,6 @@
 //! Kills this process at the n-th visit of a crash point.
 //!
-//! Only the process itself can know at which point it is. Its last event names the point.
+//! Only the process itself knows which point it is visiting. Its last event names the point.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

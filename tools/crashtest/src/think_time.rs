@@ -11,9 +11,9 @@ use crate::workload::{State, Workload};
 /// A workload with think time in some transactions.
 pub struct ThinkTime<S> {
     pub workload: &'static dyn Workload,
-    /// One transaction in this many; 0: none.
+    /// One transaction in this many has think time; 0: none.
     pub every: usize,
-    /// The time is below this, in milliseconds.
+    /// The think time is below this, in milliseconds.
     pub most_ms: usize,
     pub sleep: S,
 }

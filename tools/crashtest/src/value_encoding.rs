@@ -1,7 +1,7 @@
 //! The values that workloads write: a body that the workload reads, and a unique write id.
 //!
 //! A stored value is `body|session.txn.write|length` followed by `length` bytes of `~`. The padding
-//! makes some values long enough for the data column, and its length detects damage. A history has
+//! makes some values long enough for the data column, and `length` detects damage. A history has
 //! the value without the padding.
 
 /// Identifies one write of a run.
@@ -25,7 +25,7 @@ pub fn encode_value(body: &str, write_id: WriteId, padding: usize) -> (Vec<u8>, 
 }
 
 /// A stored value as a history shows it. A value that no client can have written is shown as
-/// damaged, and matches no write.
+/// damaged, so that the checker finds no writer for it.
 pub fn decode_value(stored: &[u8]) -> String {
     let padding = stored.iter().rev().take_while(|byte| **byte == b'~').count();
     let shown = stored.get(..stored.len() - padding).and_then(|text| std::str::from_utf8(text).ok());

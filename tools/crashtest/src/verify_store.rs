@@ -42,7 +42,7 @@ pub const SMALL_STORE: FolderOptions = FolderOptions {
     accept_data_loss: None,
 };
 
-/// The rest of a restore is deleted within this time, with a clock of [`CLOCK_SPEED`].
+/// What earlier restores have left is deleted within this time, with a clock of [`CLOCK_SPEED`].
 const DELETE_TIMEOUT: Duration = Duration::from_secs(20);
 const CLOCK_SPEED: u32 = 50;
 
@@ -59,7 +59,7 @@ pub struct StoreUnderTest<'a> {
     pub config: ClientConfig,
     /// The incarnation of the verification, above all others.
     pub incarnation: u32,
-    /// Commit timestamps of acknowledged commits, from before a crash took some of them back.
+    /// Timestamps of acknowledged commits, including those that the crash may have lost.
     pub acknowledged: &'a BTreeMap<u64, u64>,
     /// The events of named locks.
     pub lock_events: &'a [LockEvent],
@@ -72,9 +72,9 @@ pub struct StoreUnderTest<'a> {
 /// The result of a verification.
 #[derive(Debug, Default)]
 pub struct StoreReport {
-    /// The client log with all outcomes resolved, without the verification's own transactions.
+    /// The client log with all outcomes resolved, without the transactions of the verification.
     pub resolved_log: ClientLog,
-    /// The client log with the verification's own transactions.
+    /// The client log with the transactions of the verification.
     pub client_log: ClientLog,
     /// Commits without an acknowledgement that were found.
     pub unacknowledged_commits: u64,
@@ -86,11 +86,11 @@ pub struct StoreReport {
     pub violations: Vec<Violation>,
     /// Whether the store lists an accepted loss.
     pub lists_loss: bool,
-    /// The error with which the store did not open.
+    /// The error, if the store did not open.
     pub open_error: Option<Error>,
 }
 
-/// Opens a directory as the engine of a store; its columns can be read as well.
+/// Opens a directory as the engine of a store, whose columns can be read as well.
 ///
 /// # Errors
 /// Errors of opening.
@@ -211,7 +211,7 @@ impl EventRecorder for LockEventLog {
 }
 
 /// Checks the leases that were left, resolves the unknown commits under locks, and checks the whole
-/// lock history. In the end no lock is held.
+/// lock history. Afterwards no lock is held.
 fn verify_locks(
     target: &StoreUnderTest<'_>,
     event_log: &LockEventLog,
@@ -289,9 +289,9 @@ fn open_and_digest(target: &StoreUnderTest<'_>) -> Result<u64, Error> {
     Ok(digest(engine.storage(), &keyspaces)?)
 }
 
-/// Opens what this process has just closed. A process that another case forks may inherit the open
-/// files, locks included, until it calls `exec`. This excuses a held lock only here: at the first
-/// opening the earlier owner has ended.
+/// Opens a store that this process has just closed. A process that another case has forked may hold
+/// the open files, and so the store's lock, until it calls `exec`. Only here a held lock is
+/// tolerated for a while: before the first opening the earlier owner has ended.
 fn reopen(store_dir: &Path) -> Result<Arc<FolderEngine>, EngineError> {
     let started = Instant::now();
     loop {

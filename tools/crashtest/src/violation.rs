@@ -24,7 +24,7 @@ impl Violation {
         Self { invariant: invariant.into(), details: details.into() }
     }
 
-    /// Sorts structural violations last: they mostly follow from another violation.
+    /// Sorts structural violations last, because they mostly follow from another violation.
     pub fn sort(violations: &mut [Self]) {
         violations.sort_by_key(|violations| violations.invariant == STRUCTURE);
     }

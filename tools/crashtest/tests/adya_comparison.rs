@@ -1,7 +1,7 @@
 //! Compares with `adya`, an independent checker that works on values without timestamps.
 //!
-//! It detects less. Where it finds an anomaly, the checker must find one; where the checker finds
-//! none, it must find none either.
+//! `adya` detects less: in every history in which it finds an anomaly, the checker must find one,
+//! too.
 
 #![allow(
     clippy::unwrap_used,
@@ -61,7 +61,7 @@ fn to_adya(lines: &[Line], lists: bool) -> adya::History {
         };
         let value = steps(txn, lists);
         let (began, ended) = (txn.began.unwrap(), txn.ended.unwrap());
-        // At equal times an end comes before a begin: only one client moves at a time.
+        // At equal times an end comes before a begin, because only one client moves at a time.
         events.push(((began, 1), json!({"type": "invoke", "process": txn.session, "value": value})));
         events.push(((ended, 0), json!({"type": kind, "process": txn.session, "value": value})));
     }

@@ -144,12 +144,12 @@ fn long_fork() {
            {"session":2,"read_ts":0,"commit_ts":4,"outcome":"committed","ops":[["w","y","1"]]}"#;
     let x_first = r#"{"session":3,"read_ts":3,"outcome":"committed","ops":[["r","x","1"],["r","y",null]]}"#;
     let y_first = r#"{"session":4,"read_ts":5,"outcome":"committed","ops":[["r","y","1"],["r","x",null]]}"#;
-    // Either reader may be the wrong one: here it is too late to see less, or too early to see
-    // more.
+    // The second reader may be wrong in two ways: its snapshot is too late to miss `x`, or too
+    // early to show `y`.
     shows(Anomaly::LongFork, &[1, 2, 3, 4], &format!("{writers}\n{x_first}\n{y_first}"));
     let early = y_first.replace("\"read_ts\":5", "\"read_ts\":1");
     assert!(names(&format!("{writers}\n{x_first}\n{early}")).contains(&Anomaly::LongFork));
-    // Alone, the one has a stale read, and the other is valid.
+    // Without the other reader, the second has a stale read, and the first is valid.
     shows(Anomaly::StaleRead, &[1, 3], &format!("{writers}\n{y_first}"));
     is_fine(&format!("{writers}\n{x_first}"));
 }
@@ -322,8 +322,8 @@ fn an_unknown_outcome_is_a_commit_only_if_observed() {
     let seen = [unknown.to_owned(), read(2, 5, old), read(2, 9, new)].concat();
     is_fine(&seen);
     assert_eq!(report(&seen).inferred_committed, 1);
-    // The set includes the first reader of the unknown commit: without it the commit would not have
-    // happened.
+    // The set includes the first reader of the unknown commit: without this reader the transaction
+    // would count as aborted.
     shows(Anomaly::StaleRead, &[2, 3, 4], &[unknown.to_owned(), read(2, 9, new), read(3, 10, old)].concat());
     shows(Anomaly::FutureRead, &[2, 3], &[unknown.to_owned(), read(2, 3, new)].concat());
     shows(

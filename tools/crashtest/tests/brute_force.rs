@@ -44,8 +44,8 @@ fn committed(session: u64, read_ts: u64, commit_ts: u64, ops: Vec<Op>) -> Line {
     })
 }
 
-/// Every order in which `count` transactions can take their snapshots and commit, as the times of
-/// both for each.
+/// Every order in which `count` transactions can take their snapshots and commit: for each
+/// transaction the times of its snapshot and of its commit.
 fn interleavings(count: usize) -> Vec<Vec<(u64, u64)>> {
     fn extend(times: &mut Vec<(u64, u64)>, now: u64, all: &mut Vec<Vec<(u64, u64)>>) {
         if times.iter().all(|(_, commit_ts)| *commit_ts > 0) {
@@ -91,8 +91,9 @@ enum Step {
 
 const KEYS: [&str; 2] = ["x", "y"];
 
-/// Compares with brute force all histories of `count` committed transactions whose steps are one of
-/// these lists each. Each read returns each value that any of them writes.
+/// Compares the checker with brute force on all histories of `count` committed transactions. Each
+/// transaction takes the steps of one list of `menu`, and each read returns in turn every value
+/// that any transaction writes.
 fn all_histories(count: usize, menu: &[&[Step]]) -> (usize, usize) {
     let (mut tried, mut valid) = (0, 0);
     let interleavings = interleavings(count);
@@ -247,8 +248,8 @@ fn random_tiny(rng: &mut StdRng, unknown_max: usize) -> Vec<Line> {
             ops,
         });
     }
-    // The answers of a correct store, if unknown outcomes committed in the order of the list. Some
-    // of them are then changed.
+    // First come the answers of a correct store, as if the transactions of unknown outcome had
+    // committed in the order of the list. Then some answers are changed.
     let mut ends: Vec<(u64, usize)> = Vec::new();
     for (at, txn) in planned.iter().enumerate() {
         match (txn.outcome, txn.commit_ts) {

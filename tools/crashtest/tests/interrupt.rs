@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The time limit of each wait.
 const TIMEOUT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(2);
-/// An option that makes the run much longer than that.
+/// An option that makes the run much longer than `TIMEOUT`.
 const LONG: &[&str] = &["--for", "10h"];
 
 /// A run with its own directory for temporary files.
@@ -64,7 +64,7 @@ impl Run {
         }
     }
 
-    /// Everything that the run has left.
+    /// All processes, files and disks that the run has left.
     fn leftovers(&self) -> Vec<String> {
         let mut left = self.processes();
         left.extend(files(&scratch(self.dir.path())));
@@ -184,7 +184,7 @@ fn a_layer_with_disks_removes_them() {
         return;
     }
     interrupt(&[&["powercut"], LONG].concat(), Signal::INT, with_a_process);
-    // Every sixth seed has a case with a small disk.
+    // The case of every sixth seed has a small disk.
     interrupt(&[&["io-errors", "--seed", "6"], LONG].concat(), Signal::TERM, with_a_process);
 }
 
@@ -203,7 +203,8 @@ fn a_second_signal_ends_a_run_immediately() {
         let list = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
         list.split_whitespace().next().and_then(|id| id.parse::<u32>().ok())
     };
-    // Before its `exec`, the child is a copy of its parent, which waits for it.
+    // Before its `exec` the child is a copy of its parent, so its command line shows whether `exec`
+    // has happened.
     let is_itself = |child| fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap().contains("--quick");
     wait("it has started", || child().is_some_and(|one| is_itself(one) && has(one, "SigCgt:", Signal::TERM)));
     // The run forwards the first signal to a stopped process, and waits for it.

@@ -38,7 +38,7 @@ fn detects_rollback_without_primary() {
     };
     let failed = (0..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
     assert!(failed.failures[0].replay.ends_with("--mutant rollback-without-primary"));
-    // The failure is expected, so its saved files are of no use.
+    // The failure is expected, so its saved files are not needed.
     let dir = failed.failures[0].saved_in.as_ref().unwrap();
     assert!(dir.join("history.jsonl").exists());
     std::fs::remove_dir_all(dir).unwrap();
@@ -48,8 +48,8 @@ fn detects_rollback_without_primary() {
 fn detects_early_gc() {
     let case = |seed| run(&format!("kill:gc.done/last/auto/sync/{seed}"), Some(Mutant::GcTooEarly));
     let failed = (1..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
-    // Found by the history, by a transaction whose own reads disagree, or by a changed historical
-    // state.
+    // The checker, a transaction whose own reads disagree, or a changed historical state may show
+    // the mistake.
     let shows_it = |violation: &Violation| {
         violation.invariant == "isolation"
             || violation.details.contains(", reading at ")

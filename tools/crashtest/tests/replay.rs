@@ -71,7 +71,7 @@ fn an_invalid_case_is_refused_with_an_example() {
 
 #[test]
 fn an_impossible_case_is_refused_with_alternatives() {
-    // The table of crash points has the places at which each can occur.
+    // The table of crash points states in which environments each point can occur.
     refused(&["kill:prewrite.all/1/auto/sync/1"], "kill, two-phase");
     refused(&["kill:one-phase.before/1/two-phase/sync/1"], "kill, auto");
     refused(&["kill:heartbeat.done/last/auto/buffered/1"], "only in: sim, shared");

@@ -28,7 +28,7 @@ fn every_history_holds_and_almost_all_count() {
                 uncounted.push(seed);
             }
         }
-        // A few in ten thousand are not counted.
+        // A few histories in ten thousand do not count.
         assert!(uncounted.len() <= 1, "{mode:?}: {uncounted:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! The data set of the demo, and which of its fields are the key and the index.
 //!
 //! The demo uses real data: the user's, else Debian's index of all packages, else the list of
-//! installed packages, else a small table that comes with the demo, the chemical elements. It
-//! prints which.
+//! installed packages, else a small table that comes with the demo, the chemical elements. The demo
+//! prints which data it uses.
 
 use std::collections::HashSet;
 use std::fs::File;

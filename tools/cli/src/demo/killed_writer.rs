@@ -2,13 +2,13 @@
 //!
 //! A two-phase commit (Percolator) has three steps: it locks every row and stores the new value
 //! there; it turns the lock of one row, the primary, into a version, which is the *commit point*;
-//! then it does the same with the other rows. The store's engine would do that with a thousand rows
-//! in one batch, so the child's engine claims to write one row at a time.
+//! then it turns the locks of the other rows into versions. The store's engine would write a
+//! thousand rows in one batch, so the child's engine reports a limit of one row per batch.
 //!
 //! To be killed at a chosen point, the child puts an [`Engine`] between the store and its engine.
-//! That inspects each batch. Immediately before or after the batch with the commit point it prints
-//! a line and never returns. The parent reads the line and sends SIGKILL, which no process can
-//! catch: the files are those of a crash.
+//! The engine in between inspects each batch. Immediately before or after the batch with the commit
+//! point, it prints a line and never returns. The parent reads the line and sends SIGKILL, which no
+//! process can catch: the files are those of a crash.
 //!
 //! The child reads its task from standard input, as a line of JSON. The parent keeps that pipe
 //! open; when the parent ends, the pipe is closed and the child exits.
@@ -78,7 +78,7 @@ pub fn kill_in_commit(path: &Path, kill_at: KillPoint, txn: &PlannedTxn) -> Resu
     let mut stdin = child.0.stdin.take().ok_or_else(|| anyhow!("the child has no standard input"))?;
     let stdout = child.0.stdout.take().ok_or_else(|| anyhow!("the child has no standard output"))?;
     let task = json!({ "after": kill_at == KillPoint::AfterCommitPoint, "txn": txn.to_json() });
-    // If the child has ended already, its empty output shows that below.
+    // Writing fails if the child has already ended. Its empty output shows that below.
     let _ = writeln!(stdin, "{task}");
 
     let (sender, receiver) = mpsc::channel();
@@ -105,7 +105,7 @@ struct KillOnDrop(Child);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // Both fail without effect for a child that was reaped already.
+        // Both calls fail without effect if the child was already reaped.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -123,7 +123,8 @@ pub fn run_child(args: &ChildArgs) -> Result<()> {
     let mut task = String::new();
     io::stdin().lock().read_line(&mut task).context("cannot read the task")?;
     std::thread::spawn(|| {
-        // The end of the pipe, or an error: the parent has ended.
+        // The read returns when the pipe is closed, or with an error: in both cases the parent has
+        // ended.
         let _ = io::stdin().lock().read_to_end(&mut Vec::new());
         std::process::exit(1);
     });
@@ -142,7 +143,8 @@ pub fn run_child(args: &ChildArgs) -> Result<()> {
     bail!("the commit ended without reaching the kill point")
 }
 
-/// An engine that blocks forever at a point of a commit, and passes every other call on.
+/// An engine that blocks forever at a point of a commit, and passes all other calls on to the
+/// store's engine.
 struct PausingEngine {
     inner: Arc<dyn Engine>,
     kill_at: KillPoint,
@@ -174,8 +176,8 @@ impl Engine for PausingEngine {
         Ok(results)
     }
 
-    /// A batch of one row, and the transaction record beside it. Without this limit all rows would
-    /// be committed in one batch, and there would be no lock left to roll forward.
+    /// Limits a batch to one row and the transaction record beside it. Without this limit all rows
+    /// would be committed in one batch, and no lock would be left to roll forward.
     fn capabilities(&self) -> Capabilities {
         Capabilities { batch_rows_max: 2, ..self.inner.capabilities() }
     }

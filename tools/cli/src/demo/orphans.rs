@@ -2,9 +2,10 @@
 //!
 //! A lock whose owner's process has ended is an orphan. No separate recovery is needed. A reader of
 //! the locked row reads the row that the lock names as its primary. If the transaction is committed
-//! there, the reader commits the locked row, too: it *rolls the lock forward*. If not, it first
-//! makes sure that the transaction can never commit, then removes the lock: it *rolls it back*. So
-//! reading all rows resolves all locks, and every value read is correct from the first row on.
+//! there, the reader commits the locked row, too: it *rolls the lock forward*. If not, the reader
+//! first makes sure that the transaction can never commit, then removes the lock: it *rolls the
+//! lock back*. So reading all rows resolves all locks, and every value read is correct from the
+//! first row on.
 
 use anyhow::{Context as _, Result};
 use indicatif::HumanCount;
@@ -33,7 +34,7 @@ pub fn print_locks(
         "Pending: the primary is not committed, so the row locks will be rolled back.\n\
          Committed: it is, so they will be rolled forward, with the same timestamp.",
     )?;
-    // After the commit point the primary is not locked.
+    // A writer that was killed after the commit point has left no lock on the primary.
     let locked = |kill_at| {
         let rows = plans.iter().filter(|plan| plan.kill_at == kill_at).map(|plan| plan.rows.len());
         rows.map(|rows| if kill_at == KillPoint::BeforeCommitPoint { rows } else { rows - 1 }).sum::<usize>()
@@ -70,7 +71,8 @@ pub fn resolve_by_reading(
         let (mut all_new, mut all_old) = (true, true);
         for RowChange { keyspace, key, before, after } in &plan.rows {
             let [records, index, accounts, _] = keyspaces.all();
-            // The index is scanned, the other rows are point reads: both must resolve locks.
+            // Index rows are read by a scan, all others by a point read, because both kinds of
+            // reads must resolve locks.
             let found = if keyspace == index.name() {
                 snapshot.range(index, key..=key).next().transpose()?.map(|row| row.into_parts().1)
             } else {
@@ -120,7 +122,8 @@ pub fn resolve_by_reading(
     Ok(())
 }
 
-/// Reads the status of the transactions of these locks, and compares it with the status before.
+/// Reads the status of the transactions of these locks, and compares it with the status before the
+/// locks were resolved.
 pub fn recheck_status(store: &Store, locks: &[RowLock], checks: &mut Checks) -> Result<()> {
     let mut as_expected = true;
     for lock in locks {

@@ -181,7 +181,7 @@ impl Records {
             }
             first_line = first_line.or(Some(line));
             if text.starts_with([' ', '\t']) {
-                // Of a description the first line is enough.
+                // Only the first line of a description is kept.
                 if let Some(name) = current_field.as_ref().filter(|name| *name != "Description")
                     && let Some(Value::String(value)) = fields.get_mut(name)
                 {

@@ -1,13 +1,14 @@
 //! The transactions of the writers that are killed, and the rows that must exist afterwards.
 //!
-//! There are two kinds of transactions, each with several rows: one account pays several others;
-//! and records move in the index, which changes the record, its old and its new index entry. Each
-//! kind is killed once before and once after the commit point. The four transactions have no row in
-//! common, because a writer that finds the locks of another one would resolve them.
+//! There are two kinds of transactions, each with several rows. In a payment, one account pays
+//! several others. In a move, records get another indexed value, which changes each record and its
+//! old and new index entry. Each kind is killed once before and once after the commit point. The
+//! four transactions have no row in common, because a writer resolves the orphan locks that it
+//! finds.
 //!
-//! Before that, the parent runs each transaction dry and rolls it back. So it has the value of each
-//! row before and after, and can check later that a transaction took effect completely or not at
-//! all.
+//! Before it starts the writers, the parent runs each transaction without committing it. So the
+//! parent knows the value of each row before and after the transaction, and can check later that
+//! the transaction took effect completely or not at all.
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use percolite::{Keyspace, Snapshot, Store, Txn};
@@ -46,7 +47,7 @@ pub enum PlannedTxn {
 
 /// A row that a transaction changes.
 pub struct RowChange {
-    /// The name of its keyspace; a handle would end with the store.
+    /// The name of the row's keyspace. A handle would be unusable after the store is closed.
     pub keyspace: String,
     /// Its key.
     pub key: Vec<u8>,
@@ -76,7 +77,7 @@ impl PlannedTxn {
         }
     }
 
-    /// Makes the writes, and returns the rows.
+    /// Writes the rows in `txn`, and returns their keys.
     pub fn run(&self, txn: &mut Txn, keyspaces: &Keyspaces) -> Result<Vec<(Keyspace, Vec<u8>)>> {
         let mut rows = Vec::new();
         match self {
@@ -140,7 +141,8 @@ pub fn plan(store: &Store, keyspaces: &Keyspaces, fields: &FieldChoice, random: 
     let mut plans = Vec::new();
     for kill_at in [KillPoint::BeforeCommitPoint, KillPoint::AfterCommitPoint] {
         let from = accounts.next().ok_or_else(|| anyhow!("there are too few accounts"))?;
-        // Receivers from the end, where the accounts with low balances are.
+        // The receivers are taken from the end, because accounts with low balances, which cannot
+        // pay, are there.
         let to = accounts.by_ref().rev().zip(PAYMENTS).collect();
         let keys = records.drain(..each).collect();
         for txn in [PlannedTxn::Pay { from, to }, PlannedTxn::Move { keys, field: fields.index.clone() }] {
@@ -165,7 +167,7 @@ fn dry_run(store: &Store, keyspaces: &Keyspaces, kill_at: KillPoint, txn: Planne
     Ok(KillPlan { kill_at, txn, rows })
 }
 
-/// All accounts in random order, but those that can pay first.
+/// All accounts: first those that can pay, then the others, each group in random order.
 fn payers_first(snapshot: &Snapshot, keyspaces: &Keyspaces, random: &mut StdRng) -> Result<Vec<String>> {
     let mut accounts = keys(snapshot, &keyspaces.accounts)?;
     accounts.shuffle(random);

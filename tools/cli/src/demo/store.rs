@@ -43,7 +43,7 @@ impl DemoDir {
         &self.path
     }
 
-    /// Whether it is removed at the end.
+    /// Whether the directory is removed at the end.
     pub fn is_temporary(&self) -> bool {
         self.remove
     }
@@ -69,7 +69,7 @@ pub struct Keyspaces {
     pub index: Keyspace,
     /// Many accounts. Key: a number of four digits; value: the balance.
     pub accounts: Keyspace,
-    /// The same with few accounts, on which transfers conflict.
+    /// A few accounts, on which transfers conflict. Key and value are as in `accounts`.
     pub hot: Keyspace,
 }
 

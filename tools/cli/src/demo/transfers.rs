@@ -30,7 +30,7 @@ pub struct Round<'a> {
     pub duration: Duration,
     /// The seed of the random choices.
     pub seed: u64,
-    /// Set to end the round earlier; a thread sets it when it fails.
+    /// Setting this ends the round early; a thread sets it when it fails.
     pub stop: &'a AtomicBool,
 }
 
@@ -38,7 +38,7 @@ pub struct Round<'a> {
 pub struct Outcome {
     /// Committed transfers.
     pub commits: u64,
-    /// How long it took.
+    /// How long the round took.
     pub elapsed: Duration,
     /// Attempts that had a conflict.
     pub conflicts: u64,
@@ -90,7 +90,7 @@ pub fn open_accounts(store: &Store, keyspace: &Keyspace, accounts: u32) -> Resul
     Ok(())
 }
 
-/// Runs a round. The first error of a thread ends it.
+/// Runs a round. The first error of a thread ends the round.
 pub fn run(store: &Store, round: &Round<'_>) -> Result<Outcome> {
     let before = store.stats();
     let started = Instant::now();

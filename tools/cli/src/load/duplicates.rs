@@ -1,15 +1,16 @@
 //! Counts new and replaced rows without reading every key. Reading each row before it is written
 //! would double the time of a load in random order.
 //!
-//! - A key above all other keys is new, without a read. That is every row if the input is sorted
-//!   and the keyspace was empty, as when the output of a scan is loaded into a new store.
+//! - A key above all existing keys is new, so no read is necessary. If the input is sorted and the
+//!   keyspace was empty, this holds for every row, for example when the output of a scan is loaded
+//!   into a new store.
 //! - Other keys are read one by one at first.
 //! - When these point reads have cost as much as a scan of all keys, all keys are scanned once and
 //!   tracked in memory, as hashes of 128 bits. Two hashes collide with a probability of 1 in 10^25.
 //! - If there are too many keys to track, point reads continue.
 //!
-//! Only this process writes to the store meanwhile, so what it tracks changes only by its own
-//! writes.
+//! Only this process writes to the store during the load, so the set of keys changes only by the
+//! rows that it loads.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
@@ -58,8 +59,9 @@ impl DuplicateDetector {
         Ok(Self { greatest, tracked: None, max_tracked, point_reads: 0, scan_after_reads: 1 })
     }
 
-    /// Classifies the rows of the next transaction. Its commit must succeed, and all earlier
-    /// transactions must be committed.
+    /// Classifies the rows of the next transaction. All earlier transactions must be committed, and
+    /// the commit of this transaction must succeed, because its keys count as existing from here
+    /// on.
     pub fn classify<'a>(&mut self, store: &Store, keyspace: &Keyspace, rows: &'a [Pair]) -> Result<Lookups<'a>> {
         if self.tracked.is_none() && self.point_reads >= self.scan_after_reads {
             self.scan_after_reads = self.point_reads.saturating_mul(2);
@@ -69,7 +71,8 @@ impl DuplicateDetector {
             Some(tracked) => Lookups { keys: Vec::new(), replaced: tracked.insert(rows) },
             None => self.classify_untracked(rows),
         };
-        // Also while keys are tracked, because the tracking may end.
+        // The greatest key is updated even while all keys are tracked, because the tracking may
+        // end.
         let greatest = rows.iter().map(|(key, _)| key).max();
         if greatest > self.greatest.as_ref() {
             self.greatest = greatest.cloned();
@@ -98,7 +101,7 @@ impl DuplicateDetector {
         lookups
     }
 
-    /// Scans and tracks all keys, if that is cheap enough and they are not too many.
+    /// Scans and tracks all keys, if the scan is cheap enough and the keys are not too many.
     fn track_all_keys(&mut self, store: &Store, keyspace: &Keyspace) -> Result<()> {
         // An engine without statistics is in memory, where a scan is cheap.
         let columns = store.engine_stats().map_or_else(|_| Vec::new(), |stats| stats.columns);
@@ -117,7 +120,7 @@ impl DuplicateDetector {
     }
 }
 
-/// The hasher of a set of hashes: takes half of the hash.
+/// The hasher of a set of hashes: takes half of the 128 bits, without hashing them again.
 #[derive(Default)]
 struct IdentityHasher(u64);
 

@@ -1,9 +1,9 @@
 //! `percolite load`: loads rows from a file, in bounded transactions.
 //!
-//! One thread reads and parses ([`reader`]), the main thread commits; so a silent input does not
-//! delay the response to an interrupt. Each transaction is durable before the next one starts. So
-//! wherever the load ends, all rows before some record are committed and none after it, and the
-//! message says which.
+//! One thread reads and parses the input ([`reader`]), and the main thread commits. So the main
+//! thread can react to an interrupt while it waits for input. Each transaction is durable before
+//! the next one starts. So wherever the load ends, the committed rows are those before a certain
+//! record of the input, and the message gives the number of this record.
 
 mod duplicates;
 mod reader;
@@ -27,11 +27,11 @@ use crate::output::{count, print_line};
 use crate::progress::Progress;
 use crate::tuning::Tuning;
 
-/// How often to check for an interrupt while the input is silent.
+/// How often to check for an interrupt while no input arrives.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The memory budget per tracked key. A key takes less than a quarter of it; the rest is for the
-/// store.
+/// One key may be tracked per this many bytes of the memory budget. A tracked key takes less than a
+/// quarter of them; the rest is for the store.
 const BYTES_PER_KEY: usize = 128;
 
 /// The command's options.
@@ -187,7 +187,7 @@ pub fn run(args: &Args) -> Result<()> {
         _ => store.close().map_err(anyhow::Error::from),
     };
     let end = match (end, closed) {
-        // After another failure, an error of closing only repeats it.
+        // After another failure, the error of closing the store only repeats that failure.
         (End::Complete | End::Interrupted, Err(err)) => End::Failed(err),
         (end, _) => end,
     };

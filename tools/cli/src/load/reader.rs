@@ -99,23 +99,24 @@ impl<R: Read> Read for CountingReader<R> {
     }
 }
 
-/// Some programs write it at the start of a UTF-8 file; it is not part of the first key.
+/// Some programs write this mark at the start of a UTF-8 file. It is skipped, or it would become
+/// part of the first key.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Appended to the input, to detect an unclosed quote. The first line end ends the last record, if
-/// nothing else does, and the second is in no record; so a record that reaches beyond both has an
-/// unclosed quote.
+/// Appended to the input, to detect an unclosed quote. The first line end ends the last record if
+/// the input does not end with a line end. The second line end belongs to no record, unless a quote
+/// is open. So a record that extends to the end of the sentinel has an unclosed quote.
 const SENTINEL: &[u8] = b"\n\n";
 
-/// A reader that fails beyond a limit, which moves with the records. So no record takes more memory
-/// than [`MAX_RECORD_BYTES`].
+/// A reader that fails beyond `limit`. The limit moves forward with each record, so no record takes
+/// more memory than [`MAX_RECORD_BYTES`].
 struct LimitedReader<R> {
     stream: R,
     bytes_read: u64,
     limit: Rc<Cell<u64>>,
     /// The rest of [`SENTINEL`] that is not read yet.
     sentinel: &'static [u8],
-    /// The length of the input with the sentinel; set when all of it was read.
+    /// The length of the input with the sentinel; set when both were read completely.
     total: Rc<Cell<Option<u64>>>,
 }
 
@@ -157,7 +158,8 @@ impl RecordReader {
             }
         };
         let mut stream = Box::new(BufReader::with_capacity(1 << 18, CountingReader(input, Arc::clone(&bytes_read))));
-        // Before the store is opened, so that an unusable input does not create one.
+        // The beginning is read before the store is opened, so that an unusable input does not
+        // create a store.
         let beginning = stream.fill_buf();
         interrupt.check("nothing was loaded")?;
         let mut beginning = beginning.with_context(cannot)?;
@@ -201,7 +203,7 @@ impl RecordReader {
             Err(err) => Batch::Failed(err),
         };
         if sender.flush() {
-            // It fails if the receiver is dropped.
+            // Sending fails if the receiver is dropped.
             let _ = to.send(end);
         }
     }
@@ -264,14 +266,14 @@ fn format_by_extension(file: &Path) -> Option<Format> {
     }
 }
 
-/// Whether the text is a JSON array of objects or arrays; columns do not begin like that.
+/// Whether the text is a JSON array of objects or arrays; CSV and TSV do not begin like that.
 fn is_array(bytes: &[u8]) -> bool {
     let mut visible = bytes.iter().filter(|byte| !byte.is_ascii_whitespace());
     visible.next() == Some(&b'[') && matches!(visible.next(), Some(b'{' | b'['))
 }
 
-/// The format of the first line that is not empty. A line that begins with a brace may be columns,
-/// too.
+/// The format, detected from the first line that is not empty. A line that begins with a brace may
+/// be CSV or TSV, too.
 fn format_by_content(bytes: &[u8]) -> Format {
     let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
     let first = lines.find(|line| !line.trim_ascii().is_empty()).unwrap_or_default();
@@ -383,11 +385,13 @@ fn columns(
         anyhow::anyhow!("the record that begins in line {line} has more than {limit}{quote}")
     };
     let check_quotes = |record: &csv::ByteRecord, position: &csv::Position| {
-        // An empty input has an empty header, which ends at the end of the sentinel, too.
+        // An empty input has an empty header, which also ends at the end of the sentinel, but
+        // without an unclosed quote.
         if record.is_empty() || total.get() != Some(position.byte()) {
             return Ok(());
         }
-        // Everything after the unclosed quote is in the last column.
+        // The last column contains everything after the unclosed quote, so its line ends count the
+        // lines after the one with the quote.
         let column = record.iter().next_back().unwrap_or_default();
         let lines = column.split(|byte| *byte == b'\n').skip(1).count() as u64;
         Err(anyhow::anyhow!("the quote that opens in line {} is never closed", position.line().saturating_sub(lines)))

@@ -1,13 +1,14 @@
 //! Acquires a lock that another process may hold.
 //!
-//! A waiting process must not keep the store open: the holder could not renew or release its lease,
-//! and the command that runs under it could not use the store. So it polls:
+//! A waiting process must not keep the store open. Otherwise the holder of the lock could not renew
+//! or release its lease, and a command that runs under the lock could not use the store. So the
+//! waiting process polls:
 //!
 //! 1. It opens the store and tries to acquire the lock. If the lock is held, it reads how much of
 //!    the lease is left, and closes the store.
-//! 2. It sleeps until the lease expires or the store has changed. A change needs an opening for
-//!    writing, and each of these creates a WAL segment; so it watches the names of the segments,
-//!    without opening the store.
+//! 2. It sleeps until the lease expires or the store has changed. Each opening for writing creates
+//!    a WAL segment, so the names of the segments show that the store may have changed. The process
+//!    watches these names without opening the store.
 //! 3. It opens the store read-only, which several waiters can do at the same time. If the lock is
 //!    free, it continues with step 1, else with step 2.
 //!
@@ -33,7 +34,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// After a change the segments must stay the same for this time before the store is opened, because
 /// the process that has just closed the store may open it again soon.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// The store is read after this time in any case: some file systems show changes late.
+/// The store is read after this time even if the segments have not changed, because some file
+/// systems show changes late.
 const POLL_MAX: Duration = Duration::from_secs(10);
 
 /// The lock to acquire, and how.
@@ -43,16 +45,17 @@ pub struct AcquireRequest<'a> {
     pub shared: bool,
     pub wait: Duration,
     pub ttl: Duration,
-    /// The name of this process, for others that find the lock held.
+    /// The name of this process in the messages of other processes that find the lock held.
     pub application_name: &'static str,
     pub reason: Option<String>,
 }
 
-/// An acquired lock. The store is open, and the caller closes it soon.
+/// An acquired lock. The store is still open, and the caller must close it soon, so that other
+/// processes can open it.
 pub struct Acquired {
     pub store: Store,
     pub guard: LockGuard,
-    /// A time before the grant: the lease does not expire before this plus its ttl.
+    /// A time before the grant: the lease does not expire before `requested_at` plus its ttl.
     pub requested_at: Instant,
 }
 
@@ -67,7 +70,7 @@ enum Attempt {
 /// A lock that others hold.
 struct HeldByOthers {
     message: String,
-    /// When the last of the blocking leases expires, unless they are renewed or released before.
+    /// When the last of the blocking leases expires, if none is renewed or released earlier.
     until: Instant,
 }
 
@@ -85,8 +88,9 @@ impl AcquireRequest<'_> {
                 Attempt::Granted(acquired) => return Ok(acquired),
                 Attempt::Held(held) if is_timed_out => return Err(self.timeout_error(&held.message)),
                 Attempt::Busy if is_timed_out => {
-                    // Another waiter may have the store open for a short time. If the lock is still
-                    // held, that is the error.
+                    // The store may be busy only because another waiter is polling. If the lease
+                    // found before has not expired, the error is that the lock is held, not that
+                    // the store is busy.
                     let held = last_held.filter(|held: &HeldByOthers| held.until > Instant::now());
                     return Err(
                         held.map_or_else(|| self.dir.busy_error(self.wait), |held| self.timeout_error(&held.message))
@@ -99,7 +103,8 @@ impl AcquireRequest<'_> {
                     last_held = Some(held);
                 }
             }
-            // Read before the check, so that a change during the check is noticed.
+            // The names are read before the check, so that a change during the check ends the next
+            // wait.
             segments = segment_names(&self.dir.path);
             attempt = match self.check_free()? {
                 Attempt::Free => self.try_once()?,
@@ -153,7 +158,7 @@ impl HeldByOthers {
     }
 }
 
-/// The time, but not beyond the deadline.
+/// `time`, or the time until the deadline if that is shorter.
 fn limit(deadline: Option<Instant>, time: Duration) -> Duration {
     deadline.map_or(time, |deadline| deadline.saturating_duration_since(Instant::now()).min(time))
 }
@@ -164,7 +169,8 @@ pub fn jitter() -> f64 {
     rand::random_range(0.5..1.5)
 }
 
-/// Waits until the segments have changed and stay the same for [`DEBOUNCE`], or for `at_most`.
+/// Waits until the segments have changed and have then stayed the same for about [`DEBOUNCE`];
+/// waits for `at_most` at the longest.
 fn wait_for_change(dir: &Path, before: Vec<OsString>, at_most: Duration, signals: &Signals) -> Result<()> {
     let (started, mut last, mut changed_at) = (Instant::now(), before, None);
     loop {

@@ -28,7 +28,7 @@ pub struct Lease<'a> {
 /// The result of a release.
 pub enum Released {
     Done,
-    /// No grant of the lock has this token; the current grants.
+    /// No grant of the lock has this token. Contains the current grants.
     NotHeld(Vec<LockEntry>),
     /// The store was open elsewhere until the timeout.
     Busy,
@@ -39,13 +39,13 @@ enum Renewed {
     Done,
     /// The store is open elsewhere, so the state of the lease is unknown.
     Busy,
-    /// The lease has expired, or was released; a message.
+    /// The lease has expired, or was released. Contains a message.
     Lost(String),
 }
 
 impl Lease<'_> {
-    /// Releases the lease durably. Waits at most this long for a store that is open elsewhere, and
-    /// until a signal arrives if `signals` are given.
+    /// Releases the lease durably. While the store is open elsewhere, the release is retried, for
+    /// at most `wait`. If `signals` are given, a signal ends the retries.
     pub fn release(&self, signals: Option<&Signals>, wait: Duration) -> Result<Released> {
         let deadline = Instant::now().checked_add(wait);
         loop {
@@ -84,8 +84,8 @@ impl Lease<'_> {
         let renewed = match store.attach_lock(self.name, self.token) {
             Ok(guard) => {
                 let renewed = guard.renew(self.ttl);
-                // Dropping the guard would release the lock. It fails if the lock is lost, as the
-                // renewal did.
+                // Dropping the guard would release the lock, so it is detached. Detaching fails if
+                // the lock is lost; then the renewal has failed, too.
                 let _ = guard.detach();
                 renewed
             }
@@ -103,7 +103,8 @@ impl Lease<'_> {
     }
 
     fn loss_message(&self, store: &Store, err: &Error, expires_at: Instant) -> String {
-        // For an expired lease the store's error is the same as for an unknown token.
+        // The store's error is the same for an expired lease and for an unknown token, so an
+        // expired lease gets its own message here.
         let message = if Instant::now() >= expires_at {
             let Self { name, token, .. } = self;
             format!("lock {name:?} with token {token} is lost: it expired before it could be renewed")
@@ -117,19 +118,20 @@ impl Lease<'_> {
     }
 }
 
-/// Whether the lease is lost. A store that fails ends its guards, but not their leases.
+/// Whether the lease is lost. The reason `Closed` is no loss: a store that fails ends its guards,
+/// but their leases remain.
 fn is_loss(err: &Error) -> bool {
     matches!(err.kind(), ErrorKind::LockLost(lost) if lost.reason != LockLostReason::Closed)
 }
 
 /// The thread that renews a lease while a command runs.
 pub struct LeaseRenewer {
-    /// Dropping it ends the thread.
+    /// Dropping this sender ends the thread.
     running: Sender<()>,
     thread: JoinHandle<Instant>,
 }
 
-/// A [`Lease`] for a thread.
+/// A [`Lease`] that owns its fields, so that it can be moved to a thread.
 struct OwnedLease {
     dir: StoreDir,
     name: String,
@@ -158,9 +160,9 @@ impl LeaseRenewer {
     }
 }
 
-/// Renews the lease after half of its ttl each time, until it is stopped or the lease is lost. A
-/// renewal is retried while the store is open elsewhere or the renewal fails, even after the ttl:
-/// until the store was read it is unknown whether the lease is lost.
+/// Renews the lease each time half of its ttl has passed, until `stop` is disconnected or the lease
+/// is lost. A renewal that fails or finds the store open elsewhere is retried, even after the ttl
+/// has passed: only the store shows whether the lease is lost.
 fn renew_until_stopped(
     lease: &Lease<'_>,
     requested_at: Instant,
@@ -180,7 +182,8 @@ fn renew_until_stopped(
             Ok(Renewed::Done) => (expires_at, due) = (started + lease.ttl, started + lease.ttl / 2),
             Ok(Renewed::Busy) => {}
             Ok(Renewed::Lost(message)) => {
-                // The receiver is dropped if the command has ended meanwhile.
+                // Sending fails if the command has ended meanwhile, because the receiver is dropped
+                // then.
                 let _ = events.send(Event::Lost(message));
                 return expires_at;
             }

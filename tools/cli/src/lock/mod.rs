@@ -1,9 +1,9 @@
 //! `percolite lock`: named locks that outlive the process that acquired them.
 //!
-//! Only one process can have a store open, so these commands do not keep it open. Their locks are
-//! leases, which are rows in the store. [`acquire`] acquires a lease, [`lease`] renews and releases
-//! it, [`run`] runs a command under it and forwards [`signals`], and [`render`] prints locks for
-//! `locks`, `stats` and `top`.
+//! Only one process at a time can have a store open for writing, so these commands do not keep the
+//! store open. Their locks are leases, which are rows in the store. [`acquire`] acquires a lease,
+//! [`lease`] renews and releases it, [`run`] runs a command under it and forwards [`signals`], and
+//! [`render`] prints locks for `locks`, `stats` and `top`.
 
 mod acquire;
 mod lease;
@@ -185,7 +185,7 @@ impl RequestArgs {
     }
 }
 
-/// Runs the command and returns the exit code, which may be that of the command of `lock run`.
+/// Runs the subcommand and returns the exit code. `lock run` returns that of the command it runs.
 pub fn run(args: &Args) -> Result<u8> {
     match &args.command {
         Command::Acquire(args) => acquire(args).map(|()| 0),
@@ -200,7 +200,8 @@ fn acquire(args: &AcquireArgs) -> Result<()> {
         .request
         .acquire_request(args.ttl, "percolite lock acquire", args.request.reason.clone())
         .acquire(&signals)?;
-    // A lock whose token was not printed could not be released before it expires.
+    // If the token cannot be printed, the lock is released here: without its token it could not be
+    // released before it expires.
     let printed = signals.check().and_then(|()| print_line(guard.token()));
     if printed.is_ok() {
         detach(guard)?;
@@ -211,7 +212,7 @@ fn acquire(args: &AcquireArgs) -> Result<()> {
     printed
 }
 
-/// Keeps the lease when the guard is dropped.
+/// Ends the guard without releasing its lease.
 fn detach(guard: LockGuard) -> Result<Timestamp> {
     guard
         .detach()

@@ -36,7 +36,7 @@ fn lock_name(entry: &LockEntry) -> String {
     }
 }
 
-/// How long the request has waited at this time.
+/// How long the request has waited at the time `at`.
 fn waited(entry: &LockEntry, at: SystemTime) -> Duration {
     at.duration_since(entry.since).unwrap_or_default()
 }
@@ -45,7 +45,8 @@ fn is_waiting(entry: &LockEntry) -> bool {
     entry.state != LockState::Held
 }
 
-/// A table of the held locks, if there are any; `more` is the number that is not listed.
+/// A table of the held locks, if there are any; `more` is the number of held locks that are not in
+/// `entries`.
 pub fn held_table(entries: &[LockEntry], more: u64) -> Option<String> {
     let row = |entry: &LockEntry| {
         [
@@ -107,7 +108,8 @@ pub fn by_wait_time(entries: &[LockEntry]) -> Vec<&LockEntry> {
     waiting
 }
 
-/// The request or grant that blocks this request, and how many others do.
+/// The holder of the first request or grant that blocks this request, and the number of other
+/// blockers.
 fn blocked_by(entry: &LockEntry, entries: &[LockEntry]) -> String {
     let first = entry.blocked_by.first().and_then(|id| entries.iter().find(|other| other.id == *id));
     let first = first.map_or_else(|| "one that is not listed".into(), |other| other.holder.to_string());
@@ -118,8 +120,8 @@ fn blocked_by(entry: &LockEntry, entries: &[LockEntry]) -> String {
     }
 }
 
-/// A forest of holders and waiters. Each waiter is in it once, below the first request that blocks
-/// it.
+/// A forest of holders and waiters. Each waiter appears once, below the first request or grant that
+/// blocks it.
 struct Tree<'a> {
     roots: Vec<&'a LockEntry>,
     waiters: HashMap<u64, Vec<&'a LockEntry>>,
@@ -184,13 +186,13 @@ pub fn tree(entries: &[LockEntry], at: SystemTime) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// The same in JSON: a document per root, with its `waiters`.
+/// The tree of [`tree`] in JSON: a document per root, with its `waiters`.
 pub fn tree_json(entries: &[LockEntry]) -> Vec<Value> {
     let tree = Tree::of(entries);
     tree.roots.iter().map(|root| tree.json(root)).collect()
 }
 
-/// The JSON line of `locks`.
+/// The JSON document that `locks --json` prints for a named lock.
 pub fn to_json(entry: &LockEntry) -> Value {
     let mut document = json!(entry);
     if let Some(fields) = document.as_object_mut() {
@@ -200,7 +202,8 @@ pub fn to_json(entry: &LockEntry) -> Value {
     document
 }
 
-/// A plain line, with as many columns as the line of a row lock; the first one is empty.
+/// A plain line with as many columns as the line of a row lock. The first column, the keyspace of a
+/// row lock, is empty.
 pub fn plain_line(entry: &LockEntry) -> Vec<u8> {
     let mut line = Vec::new();
     let token = entry.token.map(|token| token.to_string()).unwrap_or_default();

@@ -22,10 +22,10 @@ const TOKEN_VAR: &str = "PERCOLITE_LOCK_TOKEN";
 const KILL_DELAY: Duration = Duration::from_secs(10);
 /// How often to check the command, in case its SIGCHLD was missed.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the release of the lock is retried while the store is open elsewhere. Signals are
-/// ignored for this time, because the signal that ended the command may arrive here late;
+/// How long the release of the lock is first retried while the store is open elsewhere. Signals are
+/// ignored for this time, because the signal that ended the command may arrive here late.
 const RELEASE_RETRY_MIN: Duration = Duration::from_secs(2);
-/// then it is retried for this time, or until a signal arrives.
+/// How long the release is retried after [`RELEASE_RETRY_MIN`], unless a signal arrives.
 const RELEASE_RETRY_MAX: Duration = Duration::from_secs(28);
 
 /// The end of a command.
@@ -54,7 +54,8 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         return Err(Code::LockHeld
             .error(format!("lock {:?} expired before {program} could be run; use a longer --ttl", request.name)));
     }
-    // A signal before this call has no command to be forwarded to.
+    // A signal that arrived before this call cannot be forwarded, so it prevents the start of the
+    // command.
     signals.has_command();
     let started = signals.check().and_then(|()| {
         let started = Command::new(program).args(arguments).env(TOKEN_VAR, token.to_string()).spawn();
@@ -135,7 +136,7 @@ fn release(lease: &Lease<'_>, expires_at: Instant, ended_at: Option<Instant>, si
                  another process may have held it while the command ran"
             );
         }
-        // The command ended before the lock expired, so it held the lock all the time.
+        // The command ended before the lock expired, so the lock was held all the time: no warning.
         Ok(Released::NotHeld(_) | Released::Busy) if left.is_zero() && ended_at.is_none_or(|at| at < expires_at) => {}
         Ok(Released::NotHeld(_) | Released::Busy) if left.is_zero() => {
             eprintln!(

@@ -30,21 +30,22 @@ pub enum Event {
 /// A received signal.
 pub struct Received {
     signal: c_int,
-    /// Whether the terminal sent it; then all processes of the foreground group have received it.
+    /// Whether the terminal sent the signal, so that all processes of the foreground group have
+    /// received it.
     by_terminal: bool,
 }
 
 impl Received {
-    /// Forwards the signal to a child that was not reaped. A signal of the terminal reaches a child
-    /// of the same process group without that, and a second one would mean more than one to many
-    /// programs.
+    /// Forwards the signal to a child that was not reaped. A signal from the terminal is not
+    /// forwarded to a child of the same process group: the child has received it from the terminal,
+    /// and many programs act differently on a second signal.
     pub fn forward(&self, child: &Child) {
         let pid = Pid::from_child(child);
         if self.by_terminal && getpgid(Some(pid)).is_ok_and(|group| group == getpgrp()) {
             return;
         }
         if let Some(signal) = Signal::from_named_raw(self.signal) {
-            // It fails if the child has ended meanwhile.
+            // Sending fails if the child has ended meanwhile.
             let _ = kill_process(pid, signal);
         }
     }
@@ -59,11 +60,11 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Handles the signals from here on. They do not end this process, except for a second one
-    /// before [`Signals::has_command`].
+    /// Handles the signals from here on. A signal does not end this process, except for a second
+    /// signal before [`Signals::has_command`].
     pub fn watch() -> Result<Self> {
-        // Ignored signals stay ignored, here and in the command: `nohup`, or background jobs of a
-        // script.
+        // Signals that this process was started to ignore stay ignored, here and in the command.
+        // Examples are `nohup` and the background jobs of a script.
         let watched = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).chain([SIGCHLD]);
         let mut received = SignalsInfo::<WithOrigin>::new(watched).context("cannot watch for signals")?;
         let (sender, events) = channel();

@@ -120,7 +120,8 @@ impl Session {
                 Ok(Next::End) => break,
                 Err(err) => {
                     let code = Code::of(&err);
-                    // A closed output must stay recognizable: it is no error message.
+                    // A broken pipe is returned unchanged, so that the program recognizes it and
+                    // ends without a message.
                     return Err(if crate::is_broken_pipe(&err) {
                         err
                     } else {

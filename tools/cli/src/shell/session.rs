@@ -18,11 +18,11 @@ use crate::{delete, get, keyspaces, locks, put, stats, status_report, versions};
 /// The most rows of a scan's table without `--limit`.
 const DEFAULT_LIMIT: u64 = 100;
 
-/// The phases of a session: no transaction is open,
+/// The phase of a session without an open transaction.
 pub const NO_TXN_OPEN: u8 = 0;
-/// one is open,
+/// The phase of a session with an open transaction.
 pub const TXN_OPEN: u8 = 1;
-/// or a commit is in progress, with an unknown outcome.
+/// The phase of a session whose transaction is committing, so that its outcome is unknown.
 pub const COMMITTING: u8 = 2;
 
 const NO_TXN: &str = "no transaction is open; `begin` starts one";
@@ -31,12 +31,12 @@ const NO_TXN: &str = "no transaction is open; `begin` starts one";
 pub struct Session {
     pub store: Store,
     pub txn: Option<Txn>,
-    /// The savepoints of the open transaction, oldest first. Of two with the same name the later
-    /// one counts.
+    /// The savepoints of the open transaction, oldest first. If two have the same name, the name
+    /// means the later one.
     pub savepoints: Vec<(String, Savepoint)>,
     /// One of the phases above, for the thread that ends the program on a signal.
     pub phase: Arc<AtomicU8>,
-    /// The default of statements without options.
+    /// The encodings of statements without encoding options.
     pub encodings: Encodings,
     pub json: bool,
 }
@@ -174,7 +174,7 @@ impl Session {
         self.print_change(args.json, json!({ "put": rows.len() }), true)
     }
 
-    /// Deletes rows; here a missing row is no error.
+    /// Deletes rows. In the shell a missing row is no error.
     fn delete(&mut self, mut args: delete::DeleteArgs) -> Result<()> {
         args.json |= self.json;
         let encodings = args.encodings.or_default_from(self.encodings);
@@ -212,8 +212,8 @@ impl Session {
         open::keyspace(&self.store, name, false)
     }
 
-    /// Writes in the open transaction, or in a transaction of its own. After an error nothing of
-    /// the statement is left in either.
+    /// Runs the writes of a statement in the open transaction, or in a transaction of their own if
+    /// none is open. After an error, none of these writes remains.
     fn write(&mut self, mut work: impl FnMut(&mut Txn) -> Result<()>) -> Result<()> {
         let Some(txn) = &mut self.txn else { return self.store.transact(work) };
         let before = txn.savepoint();
@@ -242,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// With a pipe the first error ends the shell, so this matters on a terminal only.
+    /// This matters only on a terminal: a shell that reads from a pipe ends at the first error.
     #[test]
     fn a_failed_statement_changes_nothing_in_the_transaction() {
         let store = Store::in_memory().unwrap();

@@ -17,7 +17,8 @@ pub fn named_lock_tables(status: &StoreStatus, limit: usize) -> Vec<String> {
     let held = status.held_locks.get(..limit).unwrap_or(&status.held_locks);
     let not_listed = not_listed(status);
     let more = not_listed.held + (status.held_locks.len() - held.len()) as u64;
-    // With all holders, because a waiter is shown with the holder that blocks it.
+    // The entries include all holders, not only the first `limit`, because a waiter is shown with
+    // the holder that blocks it.
     let entries: Vec<_> = status.held_locks.iter().chain(&status.lock_waits).cloned().collect();
     let waiting = render::waiters_table(&entries, status.taken_at, limit, not_listed.waiting);
     render::held_table(held, more).into_iter().chain(waiting).collect()
@@ -35,7 +36,7 @@ impl NotListed {
         self.held.saturating_add(self.waiting)
     }
 
-    /// The last JSON line, if not all are listed.
+    /// The JSON line for the entries that are not listed, if there are any.
     pub fn json(self) -> Option<Value> {
         let Self { held, waiting } = self;
         (self.all() > 0).then(|| json!({ "kind": "not_listed", "held": held, "waiting": waiting }))

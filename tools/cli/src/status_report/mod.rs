@@ -44,7 +44,7 @@ pub fn tables(status: &StoreStatus) -> Vec<String> {
     tables
 }
 
-/// The published document, with its age.
+/// The published status as a JSON document, with its age.
 pub fn to_json(status: &StoreStatus) -> serde_json::Result<Value> {
     let mut document = serde_json::to_value(status)?;
     if let Some(fields) = document.as_object_mut() {

@@ -44,7 +44,8 @@ fn a_truncated_or_damaged_dump_restores_nothing() {
     let whole = fs::read(sandbox.path().join("shop.dump")).unwrap();
     sandbox.file("cut.dump", &whole[..whole.len() - 1]);
     let mut damaged = whole.clone();
-    // In the content of a block: a damaged length would look like a dump that is cut off.
+    // The damaged byte is in the content of a block: with a damaged length the dump would look cut
+    // off.
     let content = whole.windows(5).position(|bytes| bytes == b"apple").unwrap();
     damaged[content] ^= 1;
     sandbox.file("damaged.dump", damaged);
@@ -106,7 +107,8 @@ fn a_dump_writes_to_pipes_and_follows_links() {
     let kind = |name: &str| fs::symlink_metadata(sandbox.path().join(name)).unwrap().file_type();
 
     assert!(std::process::Command::new("mkfifo").arg(sandbox.path().join("pipe")).status().unwrap().success());
-    // Opened for reading and writing, so that neither open blocks.
+    // The pipe is opened for reading and writing, so that neither this opening nor that of the
+    // program blocks.
     let mut pipe = fs::File::options().read(true).write(true).open(sandbox.path().join("pipe")).unwrap();
     sandbox.ok("dump --overwrite shop pipe");
     assert!(kind("pipe").is_fifo(), "the pipe was replaced");
@@ -149,11 +151,13 @@ fn an_interrupted_restore_leaves_no_directory() {
     let sandbox = Sandbox::with_shop();
     sandbox.ok("dump shop shop.dump");
     assert!(std::process::Command::new("mkfifo").arg(sandbox.path().join("pipe")).status().unwrap().success());
-    // Opened for reading and writing: neither open blocks, and there is no end of file.
+    // The pipe is opened for reading and writing, so that no opening blocks and the program finds
+    // no end of file.
     let mut pipe = fs::File::options().read(true).write(true).open(sandbox.path().join("pipe")).unwrap();
     let whole = fs::read(sandbox.path().join("shop.dump")).unwrap();
     let writer = std::thread::spawn(move || {
-        // The last byte comes later, so that the interrupt meets a restore that waits for it.
+        // The last byte is written later, so that the interrupt arrives while the restore waits for
+        // it.
         let _ = pipe.write_all(&whole[..whole.len() - 1]);
         std::thread::sleep(std::time::Duration::from_millis(1500));
         let _ = pipe.write_all(&whole[whole.len() - 1..]);
@@ -187,7 +191,7 @@ fn increments_follow_their_base_only() {
     let report = &sandbox.json("dump --base sunday.dump shop monday.dump --json")[0];
     let deleted_rows = &report["deleted_rows"];
     assert_eq!((&report["rows"], deleted_rows, &report["since_ts"]), (&2.into(), &1.into(), &full["read_ts"]));
-    // The same by the timestamp, and to standard output.
+    // The same increment by its timestamp, then to standard output.
     let since = full["read_ts"].as_str().unwrap();
     let report = sandbox.ok(&format!("dump --since {since} shop by-time.dump"));
     assert!(report.starts_with("dumped the changes of 1 keyspace, 2 rows, 1 deleted row, "), "{report}");

@@ -60,7 +60,7 @@ impl Sandbox {
 
     pub fn with_input(&self, line: &str, input: impl AsRef<[u8]>) -> Ran {
         let mut child = self.command(line).stdin(Stdio::piped()).spawn().unwrap();
-        // It fails if the program ends before it has read everything, which is a valid case.
+        // Writing fails if the program ends before it has read everything, which is a valid case.
         let _ = child.stdin.take().unwrap().write_all(input.as_ref());
         Ran::of(line, child.wait_with_output().unwrap())
     }
@@ -89,7 +89,7 @@ impl Sandbox {
 
     /// Runs the line and sends SIGINT as soon as the program handles that signal.
     pub fn interrupted(&self, line: &str) -> Ran {
-        // It starts first, to send the signal without a delay.
+        // The killer is started before the program, so that it can send the signal without a delay.
         let mut killer =
             Command::new("sh").args(["-c", "read pid; kill -INT $pid"]).stdin(Stdio::piped()).spawn().unwrap();
         let child = self.command(line).spawn().unwrap();

@@ -36,7 +36,7 @@ fn inspection_shows_orphan_locks_and_changes_nothing() {
         assert_eq!(sandbox.json("stats s --json")[0]["row_locks"], locks.len());
         assert_eq!(sandbox.json("verify s --json")[0]["ok"], true);
         assert_eq!(content(&sandbox), before, "a read-only command changed a file");
-        // Opening for writing resolves them.
+        // Opening for writing resolves the locks.
         sandbox.ok("put s rows b x");
         assert_eq!(sandbox.ok("locks s"), "");
     }
@@ -362,7 +362,7 @@ fn progress_with_rate_and_time_left_is_for_a_terminal_only() {
     let report = shown.split(['\r', '\n']).filter(|report| report.contains("/s, "));
     assert!(report.clone().any(|report| report.contains(" rows, 1 loss, ") && !report.contains(" 0 rows")), "{shown}");
     assert!(code == Some(6) && !report.clone().any(|report| report.contains("left")), "{code:?}: {shown}");
-    // `ok` asserts it: without a terminal standard error stays empty.
+    // Without a terminal standard error stays empty, which `ok` asserts.
     sandbox.ok("load s rows rows.tsv");
     sandbox.ok("delete s rows --prefix key");
 }

@@ -71,7 +71,8 @@ fn an_interrupted_load_names_the_record_to_resume_at() {
     let mut child = sandbox.command(line).stdin(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let rows = |from: u32, to: u32| (from..to).map(|n| format!("{n:04},x\n")).collect::<String>();
-    // The input of the third transaction is incomplete: the interrupt meets a load that waits.
+    // The input of the third transaction is incomplete, so the interrupt arrives while the load
+    // waits for input.
     input.write_all(rows(0, 25).as_bytes()).unwrap();
     input.flush().unwrap();
     std::thread::sleep(Duration::from_millis(1500));

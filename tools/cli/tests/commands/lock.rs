@@ -20,8 +20,8 @@ pub fn wait_for(failure: &str, mut is_reached: impl FnMut() -> bool) {
 }
 
 impl Sandbox {
-    /// `lock run` of a line of a shell, in which `$percolite` is the program. Signals have their
-    /// default action, whatever the process that runs the tests has inherited.
+    /// Starts `lock run` with a shell script, in which `$percolite` is the program. Signals have
+    /// their default action, even if the process that runs the tests ignores them.
     fn lock_run(&self, line: &str, script: &str) -> Child {
         let mut command = Command::new("env");
         command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_percolite"), "lock", "run"]);
@@ -82,7 +82,8 @@ fn ends(mut child: Child) -> Ran {
     let since = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if since.elapsed() > TEST_TIMEOUT {
-            // Its output is not read: its command may still run, with the pipes open.
+            // The output is not read: the read could block, because the command may still run with
+            // the pipes open.
             child.kill().unwrap();
             child.wait().unwrap();
             panic!("the process does not end");
@@ -95,8 +96,8 @@ fn ends(mut child: Child) -> Ran {
 #[test]
 fn eight_processes_run_one_migration_once() {
     let sandbox = Sandbox::with_shop();
-    // It does not use the store, so it waits only for the lock. The sleep between check and mark
-    // gives other processes time to run.
+    // The command does not use the store, so only the lock makes processes wait. The sleep between
+    // the check of `done` and its creation gives other processes time to run.
     let migrate = "test -e done || { sleep 0.2; echo $PERCOLITE_LOCK_TOKEN >> ran; : > done; }; echo $PERCOLITE_LOCK_TOKEN >> tokens";
     let all: Vec<Child> = (0..8).map(|_| sandbox.lock_run("shop migration --wait 50s", migrate)).collect();
     all.into_iter().for_each(|child| assert_eq!(ends(child).succeeds(), ""));
@@ -116,7 +117,7 @@ fn a_killed_holder_keeps_the_lock_until_its_lease_expires() {
     let sandbox = Sandbox::with_shop();
     let mut holder = sandbox.lock_run("shop nightly --ttl 4s", "echo $$ > running; exec sleep 60");
     wait_for("it does not run", || sandbox.read("running").ends_with('\n'));
-    // The lease was granted before this, and was not renewed yet.
+    // The lease was granted before this time, and has not been renewed yet.
     let killed_at = Instant::now();
     holder.kill().unwrap();
     holder.wait().unwrap();
@@ -164,7 +165,7 @@ fn a_signal_ends_the_wait_immediately() {
     for signal in ["-INT", "-TERM", "-HUP"] {
         let waiting = sandbox.lock_run("shop nightly --wait 1h", "echo > running");
         wait_for_signal_handler(&waiting);
-        // Then it sleeps until the lease expires.
+        // After this pause, the waiting process sleeps until the lease expires.
         std::thread::sleep(Duration::from_millis(300));
         let since = Instant::now();
         kill(signal, waiting.id());
@@ -184,7 +185,7 @@ fn a_token_releases_once() {
     assert_eq!(sandbox.ok(&release), "");
     let no_grant = format!("no grant of lock \"nightly\" has the token {}; the lock is ", token.trim_end());
     sandbox.run(&release).fails(3, &format!("{no_grant}not held; percolite locks shop shows the holders"));
-    // Nor does it release a later grant.
+    // A token does not release a later grant, either.
     let second = sandbox.ok("lock acquire shop nightly --ttl 1h");
     let report = sandbox.run(&release).fails(3, &format!("{no_grant}held by \"percolite lock acquire\", process ")).err;
     assert!(report.contains(&format!(", token {}, ", second.trim_end())), "{report}");
@@ -228,7 +229,8 @@ fn wait_for_signal_handler(child: &Child) {
 #[test]
 fn ctrl_c_at_a_terminal_reaches_the_command_once() {
     let sandbox = Sandbox::with_shop();
-    // A shell between them, because `script` stops itself if its child is stopped.
+    // A shell runs between `script` and `lock run`, because `script` stops itself if its child is
+    // stopped.
     let percolite = env!("CARGO_BIN_EXE_percolite");
     sandbox.file("typed", format!("trap : INT\n{percolite} lock run shop nightly -- sh command\nexit $?\n"));
     let command = format!("trap 'echo got it; : > got' INT; : > running; {WAITS}; echo end");
@@ -240,7 +242,8 @@ fn ctrl_c_at_a_terminal_reaches_the_command_once() {
     let mut terminal = terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     wait_for("it does not run", || sandbox.has("running"));
     let holder = sandbox.json("locks shop --json")[0]["holder"]["pid"].as_u64().unwrap();
-    // So the command has its signal before `lock run` could forward one.
+    // `lock run` is stopped, so that the command receives the terminal's signal before `lock run`
+    // could forward one.
     kill("-STOP", holder);
     let mut typed = terminal.stdin.take().unwrap();
     std::io::Write::write_all(&mut typed, b"\x03").unwrap();

@@ -1,5 +1,5 @@
-//! Threads and tasks that pass one lock on. Each requests it again immediately after its release,
-//! so all of them hold it in turn, in the order of their requests.
+//! Threads and tasks that pass one lock on. Each requests the lock again immediately after
+//! releasing it, so all of them hold it in turn, in the order of their requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

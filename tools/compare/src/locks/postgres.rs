@@ -13,7 +13,8 @@ use rustix::process::{Pid, Signal, getuid, kill_process};
 
 /// Debian's directory of PostgreSQL versions.
 const DEBIAN: &str = "/usr/lib/postgresql";
-/// User and group of the server, which refuses to run as root: `nobody`.
+/// User and group of the server if this program runs as root: `nobody`, because PostgreSQL refuses
+/// to run as root.
 const UNPRIVILEGED_USER: u32 = 65534;
 const PORT: &str = "54329";
 const START_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,7 +1,7 @@
 //! Instructions and memory of lock operations.
 //!
-//! Both are counted in a process of their own, which runs `lock-probe`: instructions by valgrind's
-//! callgrind, memory as resident memory.
+//! Both are measured on a separate process, which runs `lock-probe`: its instructions by valgrind's
+//! callgrind, its memory as resident memory.
 
 use std::process::{Command, Output};
 
@@ -96,7 +96,7 @@ fn resident_kib() -> Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// Scaled to 100,000 locks.
+/// The memory of held locks in MiB, scaled to 100,000 locks.
 #[allow(clippy::cast_precision_loss, reason = "approximate statistics")]
 fn memory_mib(env: &BenchEnv) -> Result<f64> {
     let this = std::env::current_exe().context("cannot find this program")?;

@@ -1,8 +1,9 @@
 //! The backoff before a retry, for the optimistic stores, which have none of their own.
 //!
-//! Their documentation advises to retry, and not when. An immediate retry is far too early in a
-//! store where a commit that is being synced is a conflict, as in surrealkv; benches/RESULTS.md
-//! has the measurements. percolite has its own backoff, and the stores with one writer need none.
+//! Their documentation advises to retry, but not how long to wait before. In surrealkv, for
+//! example, a transaction conflicts with a commit that is still being synced, so an immediate retry
+//! is far too early; benches/RESULTS.md has the measurements. percolite has its own backoff, and
+//! the stores with one writer need none.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! fjall's `OptimisticTxDatabase`.
 //!
-//! After its README and the documentation of `OptimisticTxDatabase`, `WriteTransaction::durability`
-//! and `Keyspace::start_ingestion`: a transaction with a conflict is retried; `SyncData` is the
-//! `fdatasync` that RocksDB and percolite call; `Buffer` leaves a commit in the page cache; sorted
-//! rows are ingested as tables. The memtable has its default of 64 MiB, or half of the write
-//! buffers if that is less.
+//! The settings follow fjall's README and the documentation of `OptimisticTxDatabase`,
+//! `WriteTransaction::durability` and `Keyspace::start_ingestion`: a transaction with a conflict is
+//! retried; `SyncData` is the `fdatasync` that RocksDB and percolite call; `Buffer` leaves a commit
+//! in the page cache; sorted rows are ingested as tables. The memtable has its default of 64 MiB,
+//! or half of the write buffers if that is less.
 
 use anyhow::Result;
 use fjall::{KeyspaceCreateOptions, OptimisticTxDatabase, OptimisticTxKeyspace, PersistMode, Readable, Snapshot};

@@ -1,9 +1,10 @@
 //! LMDB, through heed.
 //!
-//! After `lmdb.h` and heed's documentation of `EnvOpenOptions`: one writer at a time, so there are
-//! no retries. A commit syncs unless the environment was opened with `MDB_NOSYNC`, which is the
-//! buffered mode here. It guarantees less than that of other stores: a power cut may damage the
-//! file if the file system does not keep the order of writes.
+//! The settings follow `lmdb.h` and heed's documentation of `EnvOpenOptions`. LMDB has one writer
+//! at a time, so there are no retries. A commit syncs unless the environment was opened with
+//! `MDB_NOSYNC`, which is the buffered mode here. This mode guarantees less than buffered commits
+//! of other stores: a power cut may damage the file if the file system does not keep the order of
+//! writes.
 //!
 //! LMDB has no cache of its own and reads the page cache, so `cache_bytes` has no effect. A load is
 //! one transaction that appends.
@@ -17,7 +18,7 @@ use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, PutFlags, RoT
 
 use super::{HistoryTs, Peer, Read, Row, Session, StoreConfig, Write};
 
-/// Address space, not memory.
+/// The map reserves address space, not memory.
 const MAP_BYTES: usize = 64 << 30;
 const READERS: u32 = 1024;
 

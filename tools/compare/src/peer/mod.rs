@@ -81,7 +81,7 @@ impl StoreKind {
         }
     }
 
-    /// Whether it can read at an earlier timestamp.
+    /// Whether the store can read at an earlier timestamp.
     pub fn has_history(self) -> bool {
         matches!(self, Self::Percolite | Self::PercoliteTwoPhase | Self::Surrealkv)
     }
@@ -119,8 +119,8 @@ pub trait Session {
     /// Runs a transaction until it commits, and retries as the store's documentation advises.
     fn transact(&mut self, work: &mut dyn FnMut(&mut dyn Write) -> Result<()>) -> Result<()>;
 
-    /// Loads rows in the order of their keys, above all existing ones. They are durable when this
-    /// returns.
+    /// Loads rows in the order of their keys, which are above all existing keys. The rows are
+    /// durable when this returns.
     fn load(&mut self, rows: impl Iterator<Item = Row>) -> Result<()>;
 
     /// A timestamp that covers all commits so far.
@@ -136,10 +136,10 @@ pub type HistoryTs = u64;
 
 /// A consistent view.
 pub trait Read {
-    /// Whether the row exists.
+    /// Calls `visit` with the value of the row. Returns whether the row exists.
     fn get(&self, key: &[u8], visit: impl FnOnce(&[u8])) -> Result<bool>;
 
-    /// The number of rows that exist.
+    /// Calls `visit` with the value of each row that exists. Returns their number.
     fn multi_get(&self, keys: &[Vec<u8>], mut visit: impl FnMut(&[u8])) -> Result<usize> {
         let mut found = 0;
         for key in keys {

@@ -1,11 +1,11 @@
 //! percolite, with its defaults.
 //!
 //! Rows that are read and then written need no `get_for_update`: two transactions that write one
-//! row conflict anyway (`Txn::get`). Scans lend their rows (`Scan::visit`), as those of other
+//! row conflict anyway (`Txn::get`). Scans lend their rows (`Scan::visit`), as the scans of other
 //! stores do.
 //!
-//! A load consists of buffered transactions of 10,000 rows and one sync at the end, as `percolite
-//! load` does it. No other client writes these rows, so the transactions are not retried.
+//! A load consists of buffered transactions of 10,000 rows and one sync at the end. No other client
+//! writes these rows, so the transactions are not retried.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use super::{HistoryTs, LOAD_BATCH_ROWS, Peer, Read, Row, Session, StoreConfig, W
 
 const HISTORY: Duration = Duration::from_secs(24 * 3600);
 
-/// With the default protocol, one phase where possible, or always with two phases.
+/// percolite with its default protocol, which commits in one phase where possible, or with two
+/// phases for every commit.
 pub struct Percolite<const TWO_PHASE: bool> {
     store: Store,
     rows: Keyspace,

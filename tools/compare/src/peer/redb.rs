@@ -1,13 +1,13 @@
 //! redb.
 //!
-//! After its README and the documentation of `Durability`, `WriteTransaction` and
-//! `Builder::set_cache_size`: one writer at a time, so there are no retries. A commit is
+//! The settings follow redb's README and the documentation of `Durability`, `WriteTransaction` and
+//! `Builder::set_cache_size`. redb has one writer at a time, so there are no retries. A commit is
 //! `Immediate` (the default) or `None`.
 //!
-//! `None` keeps a commit in memory until the next `Immediate` one. So a buffered commit survives
-//! less than that of other stores: not even the end of the process. One commit per half a second is
-//! `Immediate`, as the documentation requires, because no space is reused in between. A load is one
-//! transaction.
+//! `None` keeps a commit in memory until the next `Immediate` commit. So a buffered commit does not
+//! survive the end of the process, unlike that of other stores. One commit per half second is
+//! `Immediate`, as the documentation requires, because redb reuses no space between two such
+//! commits. A load is one transaction.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,8 @@ impl Peer for Redb {
 }
 
 impl Redb {
-    /// The durability of the next commit. There is one writer at a time.
+    /// The durability of the next commit. Called while the transaction of the only writer is open,
+    /// so no other thread changes `synced` meanwhile.
     fn durability(&self) -> Durability {
         if self.durable {
             return Durability::Immediate;

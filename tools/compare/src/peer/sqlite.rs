@@ -1,14 +1,14 @@
 //! SQLite in WAL mode, through rusqlite.
 //!
-//! After sqlite.org, "Write-Ahead Logging" and the pages of the pragmas: `synchronous=FULL` syncs
-//! the log at each commit. `NORMAL` syncs it only before a checkpoint; a power cut then loses the
-//! end of the log and nothing else.
+//! The settings follow sqlite.org, "Write-Ahead Logging" and the pages of the pragmas.
+//! `synchronous=FULL` syncs the log at each commit. `NORMAL` syncs the log only before a
+//! checkpoint, so a power cut loses the end of the log and nothing else.
 //!
-//! SQLite has one writer at a time, so all clients write by one connection, with a mutex. With a
-//! connection each they would poll (`busy_timeout`), and invalidate each other's caches by every
-//! commit. For reads each client has a connection and a share of the cache. Pages are mapped up to
-//! the size of the cache ("Memory-Mapped I/O"). Statements are prepared once. A load is one
-//! transaction.
+//! SQLite has one writer at a time, so all clients write through one connection behind a mutex.
+//! With a connection per client, waiting clients would poll (`busy_timeout`), and each commit would
+//! invalidate the caches of all other connections. For reads each client has its own connection and
+//! a share of the cache. Pages are mapped up to the size of the cache ("Memory-Mapped I/O").
+//! Statements are prepared once. A load is one transaction.
 
 use anyhow::Result;
 use parking_lot::Mutex;

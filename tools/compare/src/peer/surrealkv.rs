@@ -1,9 +1,9 @@
 //! surrealkv.
 //!
-//! After its README: a commit is a future, here polled by the client's thread, beside a tokio
-//! runtime for the store's background work. `Durability::Immediate` waits for a sync of the log;
-//! `Eventual`, the default, does not. `TransactionWriteConflict` and `TransactionRetry` are
-//! retried. Rows that are read and then written are in the write set, and so checked at the commit.
+//! The settings follow surrealkv's README. A commit is a future, which the client's thread polls. A
+//! tokio runtime runs the store's background work. `Durability::Immediate` waits for a sync of the
+//! log; `Eventual`, the default, does not. `TransactionWriteConflict` and `TransactionRetry` are
+//! retried. Rows that are read and then written are in the write set, so the commit checks them.
 //!
 //! Versions are kept with `with_versioning`. `with_wal_preallocation` is off by default; its
 //! documentation recommends it for short syncs of small commits.
@@ -18,7 +18,7 @@ use super::backoff::Backoff;
 use super::{HistoryTs, LOAD_BATCH_ROWS, Peer, Read, Row, Session, StoreConfig, Write};
 
 const MEMTABLES: usize = 2;
-/// Above all keys.
+/// A key above all other keys.
 const END: [u8; 1] = [0xff];
 
 pub struct SurrealKv {
@@ -93,7 +93,7 @@ impl Session for &SurrealKv {
         Ok(())
     }
 
-    /// Versions have the wall clock's time.
+    /// The timestamps of versions are wall-clock times.
     fn current_ts(&mut self) -> Result<HistoryTs> {
         Ok(u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?)
     }

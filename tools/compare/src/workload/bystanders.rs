@@ -12,11 +12,11 @@ use crate::client::{Client, Total};
 use crate::generator::Skew;
 use crate::peer::Session;
 
-/// The accounts of each bystander, and those of all contending clients together.
+/// Each bystander has its own set of such accounts; all contending clients share one set.
 const HOT_ACCOUNTS: Transfers = Transfers { accounts: 10, rows_per_transfer: 2, skew: Skew::Uniform };
-/// The number of bystanders with rows.
+/// The number of bystanders for which rows are prepared.
 const MAX_BYSTANDERS: u64 = 4;
-/// The distance from the first row of one owner to that of the next.
+/// The distance between the first rows of two successive owners.
 const OWNER_STRIDE: u64 = 1 << 32;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! Counters: each transaction increments one of a few.
+//! Counters: each transaction increments one of a few counters.
 
 use std::fmt;
 

@@ -10,7 +10,7 @@ use crate::client::{Client, Total};
 use crate::generator::{key, number};
 use crate::peer::{Read as _, Session};
 
-/// The row is in the middle of these.
+/// The row with many versions is in the middle of this many rows.
 const ROWS: u64 = 100;
 const HOT: u64 = 50;
 

@@ -13,8 +13,9 @@ use crate::client::{Client, Total};
 use crate::peer::Session;
 
 const SNAPSHOT_AGE: Duration = Duration::from_secs(10);
-/// How often the client checks whether the run has ended, so that the snapshot does not outlast it.
-/// At its end the snapshot reads all rows, which must still be available.
+/// How often the client checks whether the run has ended, so that the snapshot does not outlast the
+/// run. At the end of the snapshot the client reads all rows, whose versions must still be
+/// available.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

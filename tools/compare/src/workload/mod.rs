@@ -83,7 +83,7 @@ impl RowGenerator {
 }
 
 impl Workload {
-    /// Whether the store supports it.
+    /// Whether the store supports the workload.
     pub fn supports(&self, store: StoreKind) -> bool {
         match self {
             Self::Reads(_) | Self::BulkLoad(_) | Self::ReadsDuringLoad(_) => true,
@@ -98,7 +98,7 @@ impl Workload {
         matches!(self, Self::TimeTravel(_) | Self::HotRow(_))
     }
 
-    /// Whether it is a single operation, instead of many during a time.
+    /// Whether the workload is a single operation, instead of many during a given time.
     pub fn is_single_run(&self) -> bool {
         matches!(self, Self::BulkLoad(_))
     }

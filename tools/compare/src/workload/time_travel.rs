@@ -13,7 +13,7 @@ use crate::peer::{HistoryTs, Read as _, Session};
 /// The number of versions of each row.
 const VERSIONS: u64 = 8;
 const ROWS_PER_COMMIT: u64 = 1000;
-/// Above all other rows: the timestamps of the versions.
+/// The rows that store the timestamps of the versions start here, above all other rows.
 const TIMESTAMP_ROWS: u64 = 1 << 48;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

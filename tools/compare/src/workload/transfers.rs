@@ -44,7 +44,7 @@ impl Work for Transfers {
 }
 
 impl Transfers {
-    /// Runs one client on the accounts from this number on.
+    /// Runs one client on the accounts whose numbers start at `first`.
     pub(super) fn client_from(&self, first: u64, session: &mut impl Session, client: &mut Client) -> Result<()> {
         let rows = RowChooser::new(self.accounts, self.skew)?;
         while client.should_continue() {

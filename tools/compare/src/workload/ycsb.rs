@@ -1,9 +1,9 @@
 //! The core workloads of YCSB (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", and
 //! its wiki, "Core Workloads").
 //!
-//! Rows are drawn by zipf and scattered, in D among the newest; a scan in E has 1 to 100 rows.
-//! Unlike YCSB's, a row has one field, of the size of all workloads. Each operation is a
-//! transaction or a view of its own.
+//! Rows are drawn from a scattered zipf distribution; D draws among the newest rows. A scan in E
+//! reads 1 to 100 rows. Unlike in YCSB, a row has one field, whose size is that of the values of
+//! all workloads. Each operation has its own transaction or view.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::generator::{RowChooser, Skew, key, number};
 use crate::peer::{Read as _, Session};
 
 const SCAN_MAX: u64 = 100;
-/// The rows that a client inserts start at its number plus one, times this.
+/// The rows that a client inserts start at `(number + 1) * CLIENT_ROWS`.
 const CLIENT_ROWS: u64 = 1 << 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

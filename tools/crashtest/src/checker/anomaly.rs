@@ -19,8 +19,8 @@ pub enum Anomaly {
     LostOwnWrite,
     /// Two reads of one row in one transaction with different values.
     NonRepeatableRead,
-    /// A transaction that sees some writes of another transaction and not the others (G-single,
-    /// read skew).
+    /// A transaction that sees only a part of the writes of another transaction (G-single, read
+    /// skew).
     FracturedRead,
     /// A write that was acknowledged before the reader began is missing.
     LostAcknowledgedWrite,
@@ -40,7 +40,7 @@ pub enum Anomaly {
     LostUpdate,
     /// Two overlapping transactions wrote or locked the same row.
     WriteConflict,
-    /// A session whose snapshot is older than an earlier one, or than its own last commit.
+    /// A snapshot that is older than an earlier snapshot or commit of the same session.
     SessionOrder,
     /// A snapshot that is older than a commit acknowledged before the transaction began.
     RealTimeOrder,

@@ -1,4 +1,5 @@
-//! A finding: the anomaly, where it shows, and which transactions may be needed to show it.
+//! A finding: an anomaly, the transaction and row in which it shows, and the transactions that may
+//! be needed to reproduce it.
 
 use serde::Serialize;
 
@@ -12,20 +13,22 @@ use super::writers::locked_rows;
 pub struct Finding {
     /// The anomaly and where it shows.
     pub symptom: Symptom,
-    /// The transactions that may be needed to show it, including the one where it shows.
+    /// The transactions that may be needed to reproduce the anomaly, including that in which it
+    /// shows.
     pub involved: Vec<TxnIndex>,
-    /// The rows that may be needed to show it.
+    /// The rows that may be needed to reproduce the anomaly.
     pub keys: Vec<Key>,
 }
 
-/// An anomaly and where it shows. Comparable between histories with the same transactions.
+/// An anomaly and where it shows. Symptoms of two histories with the same transactions can be
+/// compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Symptom {
     /// The anomaly.
     pub anomaly: Anomaly,
-    /// The transaction in which it shows.
+    /// The transaction in which the anomaly shows.
     pub transaction: u64,
-    /// The row, if there is one.
+    /// The row in which the anomaly shows, if it is an anomaly of a row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// What was expected: a JSON value for reads, a sentence otherwise.
@@ -35,8 +38,8 @@ pub struct Symptom {
 }
 
 impl Symptom {
-    /// Whether another history shows the same. An unconditional anomaly does not depend on the
-    /// expected value, whose writer may be missing.
+    /// Whether a part of the history shows the same symptom. For an unconditional anomaly the
+    /// expected value is ignored, since its writer may be missing in the part.
     pub fn is_same(&self, other: &Self) -> bool {
         let expects = |symptom: &Self| (!symptom.anomaly.is_unconditional()).then(|| symptom.expected.clone());
         (self.anomaly, self.transaction, &self.key, &self.found)
@@ -72,7 +75,8 @@ impl Finding {
         let transaction = history.transaction(txn).id;
         let mut involved = vec![txn];
         involved.extend(other);
-        // A commit timestamp counts only with a write, so one row of each must stay.
+        // A transaction without a locked row has no commit timestamp, so one row of each must be
+        // kept.
         let keys = involved.iter().filter_map(|txn| locked_rows(history, *txn).next()).collect();
         Self { symptom: Symptom { anomaly, transaction, key: None, expected, found }, involved, keys }
     }

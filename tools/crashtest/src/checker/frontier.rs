@@ -1,9 +1,9 @@
 //! The committed rows at one timestamp of the sweep.
 //!
-//! One record a key holds everything that a read or a commit needs, so it costs one memory access.
-//! The running transaction's own writes are in the record as well, with the index of the
-//! transaction, so nothing must be cleared for the next one. The order of the keys and the set of
-//! existing rows are built only if the history has scans.
+//! Each key has one record with everything that a read or a commit needs, so either costs one
+//! memory access. The record also has the running transaction's own write with the index of the
+//! transaction, so nothing must be cleared before the next transaction runs. The order of the keys
+//! and the set of existing rows are built only if the history has scans.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -41,7 +41,7 @@ struct KeyOrder {
     ranks: Vec<u32>,
     /// The ranks of existing rows.
     present: BTreeSet<u32>,
-    /// By key, the last scan that has handled it.
+    /// By key, the number of the last scan that marked it.
     marks: Vec<u32>,
     scan: u32,
 }
@@ -88,7 +88,7 @@ impl<'h> Frontier<'h> {
         row.own = value;
     }
 
-    /// Sets the last locker of a row and returns the one before.
+    /// Sets the last locker of a row and returns the previous locker.
     pub fn set_locker(&mut self, txn: TxnIndex, key: Key) -> TxnIndex {
         std::mem::replace(&mut self.rows[key.index()].last_locker, txn)
     }

@@ -1,9 +1,9 @@
-//! Commit timestamps for transactions of unknown outcome that a reader saw.
+//! Infers commit timestamps for transactions of unknown outcome whose values a reader saw.
 //!
-//! The bounds come from one pass over all operations. Transactions that are inferred to be
-//! committed do not overlap on a row, so they are in the order of their snapshots. A snapshot or a
-//! lock on the row then bounds only the last of them before it; the earlier ones are bounded by
-//! their successors.
+//! The bounds of a timestamp come from one pass over all operations. On each row the inferred
+//! commits do not overlap, so they are in the order of their snapshots. A read or a lock of the row
+//! by another transaction therefore bounds only the last of the commits before its snapshot: each
+//! earlier commit is bounded by its successor.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -19,7 +19,7 @@ pub type FirstReaders = FxHashMap<TxnIndex, TxnIndex>;
 pub struct InferredCommit {
     /// The inferred commit timestamp.
     pub commit_ts: u64,
-    /// Its earliest reader.
+    /// The earliest reader of the transaction.
     pub first_reader: TxnIndex,
     /// The transactions that bound the timestamp.
     pub constraints: Vec<TxnIndex>,
@@ -32,8 +32,8 @@ struct Bounds {
     to: (u64, Option<TxnIndex>),
 }
 
-/// Infers the commit timestamps. `commits` are the known ones, `used` all timestamps in use,
-/// sorted.
+/// Infers the commit timestamps. `commits` has the known commit timestamps, `used` all timestamps
+/// in use, sorted.
 pub fn infer_commit_ts(
     history: &History,
     commits: &[Option<u64>],
@@ -58,7 +58,9 @@ pub fn infer_commit_ts(
     in_order.sort_unstable_by_key(|(txn, bounds)| (bounds.to.0, *txn));
     let placed = in_order.into_iter().map(|(txn, Bounds { above, to })| {
         let lowest = free.at_or_after(above.0.saturating_add(1));
-        // Without a free timestamp it reuses one, and the check of timestamps reports that.
+        // Without a free timestamp between its bounds the transaction gets a used one, and the
+        // check for reuse reports it. If the bounds contradict each other, the transaction gets a
+        // free timestamp above the lower bound.
         let fits = lowest <= to.0;
         let commit_ts = if fits || to.0 <= above.0 { lowest } else { to.0 };
         free.take(commit_ts);
@@ -92,14 +94,14 @@ impl<'h> Rows<'h> {
         Self { lockers, sorted }
     }
 
-    /// The last of these transactions with a snapshot before `ts`.
+    /// The last of the inferred lockers of the row with a snapshot before `ts`.
     fn last_before(&self, key: Key, ts: u64) -> Option<TxnIndex> {
         let lockers = self.lockers.get(&key)?;
         let before = lockers.partition_point(|(read_ts, _)| *read_ts < ts);
         Some(lockers[before.checked_sub(1)?].1)
     }
 
-    /// The next transaction that locks the row must have seen the write.
+    /// Upper bounds: the next transaction that locks the row must have seen the write.
     fn bound_by_lockers(
         &self,
         history: &History,
@@ -123,7 +125,7 @@ impl<'h> Rows<'h> {
         }
     }
 
-    /// A snapshot that does not show the write was taken before it.
+    /// Lower bounds: a snapshot that does not show the write was taken before the commit.
     fn bound_by_snapshots(&self, history: &History, scope: &Scope, bounds: &mut FxHashMap<TxnIndex, Bounds>) {
         for &txn in scope.txns() {
             let transaction = history.transaction(txn);
@@ -189,7 +191,7 @@ impl FreeTimestamps<'_> {
         self.taken.entry(ts).or_insert(ts.saturating_add(1));
     }
 
-    /// The lowest free timestamp at or after this one. Shortens the path for later calls.
+    /// The lowest free timestamp at or after `ts`. Shortens the path for later calls.
     fn at_or_after(&mut self, ts: u64) -> u64 {
         let mut path = Vec::new();
         let mut at = ts;

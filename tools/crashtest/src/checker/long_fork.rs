@@ -1,8 +1,8 @@
 //! The long fork: two readers see two independent writes in opposite orders.
 //!
-//! The reader with the mismatch sees an older version of its row than another reader, and a newer
-//! one of some other row, or the other way round. One of the two may be right, but no order of the
-//! two writes fits both.
+//! The reader with the mismatch sees an older version of one row than another reader does, and a
+//! newer version of a second row, or the other way round. Each reader alone may be right, but no
+//! order of the two writes fits both.
 
 use rustc_hash::FxHashMap;
 
@@ -10,7 +10,7 @@ use crate::history::{History, InternedOp, Key, TxnIndex, Value};
 
 use super::reads::Classifier;
 
-/// A reader that disagrees.
+/// A reader that disagrees on the order of two writes.
 pub struct LongFork {
     /// The other row.
     pub key: Key,
@@ -22,7 +22,8 @@ pub struct LongFork {
 type Version = (u64, Option<TxnIndex>);
 
 impl Classifier<'_> {
-    /// Finds a reader that saw `found` and another row in the opposite order.
+    /// Finds another reader that saw the write of `found` and a write to another row in the
+    /// opposite order.
     pub(super) fn find_long_fork(&self, reader: TxnIndex, key: Key, found: Value) -> Option<LongFork> {
         let own: FxHashMap<Key, Version> = external_reads(self.history, reader)
             .filter(|(other, _)| *other != key)

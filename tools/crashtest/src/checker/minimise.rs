@@ -1,17 +1,17 @@
 //! A minimal set of transactions that shows a violation.
 //!
 //! The finding names the transactions that may be needed: the reader, the writers of the expected
-//! and of the found value, and the readers of a transaction of unknown outcome. With only the
-//! operations on the rows in question they are a history, which the checker checks again. If it
-//! does not show the same, a larger set is tried. Then transactions and initial rows are removed
-//! one by one while the violation stays.
+//! and of the found value, and the readers of a transaction of unknown outcome. These transactions,
+//! with only their operations on the rows in question, form a smaller history, which is checked
+//! again. If the smaller history does not show the violation, a larger set is tried. Then
+//! transactions and initial rows are removed one by one while the violation stays.
 
 use crate::history::{History, InternedOp, Key, Line, TxnIndex};
 
 use super::find;
 use super::finding::{Finding, Symptom};
 
-/// The largest set that is minimised: each step checks the rest again.
+/// The largest set that is minimised, because each step checks the rest of the set again.
 const MINIMISED_MAX: usize = 200;
 
 type Candidates = (Vec<TxnIndex>, Vec<Key>);
@@ -27,7 +27,7 @@ pub fn minimise(history: &History, finding: &Finding) -> Vec<Line> {
         if part.txns.len() > MINIMISED_MAX || !shows(&part) {
             continue;
         }
-        // A removal can make another one possible, so repeat until there is none.
+        // One removal can make another possible, so repeat until nothing can be removed.
         while reduce(&mut part, |part| &mut part.txns, shows) | reduce(&mut part, |part| &mut part.initial_rows, shows)
         {
         }
@@ -45,7 +45,7 @@ struct Part {
     initial_rows: Vec<Key>,
 }
 
-/// Removes the elements of a list that are not needed; returns whether there were any.
+/// Removes the elements of a list that are not needed; returns whether any was removed.
 fn reduce<T>(part: &mut Part, list: impl Fn(&mut Part) -> &mut Vec<T>, shows: impl Fn(&Part) -> bool) -> bool {
     let mut fewer = false;
     for at in (0..list(part).len()).rev() {

@@ -92,8 +92,9 @@ fn find(history: &History) -> Findings {
     }
 
     for finding in &mut findings {
-        // Without its reader a transaction of unknown outcome counts as aborted, so readers belong
-        // to the set.
+        // A transaction of unknown outcome counts as committed only if its reader is in the
+        // history. So the set needs the reader, and the transactions that bound the inferred
+        // timestamp.
         for at in 0..finding.involved.len() {
             if let Some(inferred) = inferred.get(&finding.involved[at]) {
                 finding.involved.push(inferred.first_reader);

@@ -1,9 +1,9 @@
 //! The classification of reads that do not show what they should.
 //!
-//! The sweep has the expected value and its writer. The writer of the value that *was* read decides
-//! the anomaly. Other reads of the transaction may narrow it down: a second, different read of the
-//! same row, another row of a transaction of which one is missing, an acknowledgement before the
-//! reader began.
+//! The sweep gives the expected value and its writer. The writer of the value that *was* read
+//! decides the anomaly. Three facts make the anomaly more specific: the reader has read another
+//! value of the row elsewhere; the reader saw only a part of the writes of another transaction; the
+//! missing write was acknowledged before the reader began.
 
 use crate::history::{History, InternedOp, Key, Outcome, TxnIndex, Value};
 
@@ -23,7 +23,7 @@ enum Origin {
     OwnLater,
     /// Overwritten by its writer.
     Intermediate(TxnIndex),
-    /// Its writer was aborted, or may not have committed.
+    /// The writer was aborted, or may not have committed.
     Aborted(TxnIndex),
     /// No known writer.
     Unwritten,
@@ -91,7 +91,8 @@ impl Classifier<'_> {
                 None => Origin::Aborted(txn),
             }
         });
-        // All deletions look the same, so one that never committed explains nothing.
+        // All deletions look the same, so a missing row is never attributed to a deletion that did
+        // not commit.
         let explains =
             |origin: &Origin| read.found != Value::NONE || matches!(origin, Origin::Before(..) | Origin::After(..));
         written.chain(initial).filter(explains).min().unwrap_or(Origin::Unwritten)
@@ -120,7 +121,8 @@ impl Classifier<'_> {
         }
     }
 
-    /// A scan with the wrong rows is a phantom; one with a wrong value is like a point read.
+    /// A scan with the wrong rows is a phantom; a scan with a wrong value is classified like a
+    /// point read.
     fn classify_scan(&self, read: &Mismatch, otherwise: Anomaly) -> Anomaly {
         let scanned = matches!(self.history.ops(read.txn)[read.step], InternedOp::Scan(_));
         let differs = (read.expected == Value::NONE) != (read.found == Value::NONE);
@@ -132,8 +134,8 @@ impl Classifier<'_> {
         self.find_external(read, |key, value| key == read.key && value != read.found).is_some()
     }
 
-    /// The first row for which `wanted` holds, of those that the transaction read and had not
-    /// written.
+    /// The first row that the transaction read without having written it, and for which `wanted`
+    /// holds.
     fn find_external(&self, read: &Mismatch, wanted: impl Fn(Key, Value) -> bool) -> Option<Key> {
         let mut own = rustc_hash::FxHashSet::default();
         for op in self.history.ops(read.txn) {

@@ -24,15 +24,15 @@ pub struct Report {
     pub aborted: usize,
     /// How many have an unknown outcome.
     pub unknown: usize,
-    /// How many of those have no commit timestamp, and were inferred to be committed because a
-    /// reader saw them.
+    /// How many of the transactions of unknown outcome have no commit timestamp and were inferred
+    /// to be committed, because a reader saw their values.
     pub inferred_committed: usize,
     /// How many writes repeat the value of another transaction for the same row. The checker cannot
-    /// distinguish them, so it may miss a wrong read.
+    /// distinguish equal values, so it may miss a wrong read.
     pub duplicate_values: usize,
     /// The first violations of each kind of check.
     pub violations: Vec<IsolationViolation>,
-    /// How many more violations there are.
+    /// How many violations were found besides those in the list.
     pub more_violations: usize,
 }
 
@@ -67,7 +67,7 @@ pub struct IsolationViolation {
     pub anomaly: Anomaly,
     /// The transaction in which it shows.
     pub transaction: u64,
-    /// The row, if there is one.
+    /// The row in which the anomaly shows, if it is an anomaly of a row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// What was expected: a JSON value for reads, a sentence otherwise.

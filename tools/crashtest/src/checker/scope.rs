@@ -1,7 +1,8 @@
 //! The part of a history that is checked.
 //!
-//! While unknown outcomes are inferred, only the rows that these transactions write or lock can
-//! change. They are usually a small part of the history, so checking them again is cheap.
+//! While unknown outcomes are inferred, the result of a sweep changes only on the rows that
+//! transactions of unknown outcome write or lock. These rows are usually a small part of the
+//! history, so checking them again is cheap.
 
 use rustc_hash::FxHashSet;
 
@@ -9,7 +10,7 @@ use crate::history::{History, InternedOp, Key, TxnIndex};
 
 /// Rows, and the transactions with operations on them.
 pub struct Scope {
-    /// By key; empty if every row is included.
+    /// By key, whether the row is included; empty if every row is.
     keys: Vec<bool>,
     txns: Vec<TxnIndex>,
 }
@@ -20,7 +21,7 @@ impl Scope {
         Self { keys: Vec::new(), txns: history.indexed().map(|(txn, _)| txn).collect() }
     }
 
-    /// These rows.
+    /// The scope of these rows.
     pub fn of(history: &History, keys: &FxHashSet<Key>) -> Self {
         let mut scope = Self { keys: vec![false; history.key_count()], txns: Vec::new() };
         for key in keys {

@@ -1,8 +1,9 @@
 //! Checks of timestamps alone: conflicts, sessions, real time, reuse.
 //!
 //! Wrong but consistent timestamps would pass the sweep: a store that always shows yesterday's
-//! state is perfectly isolated. What clients observe ties timestamps to real time: a session does
-//! not go back, and a commit acknowledged before a transaction began is in its snapshot.
+//! state is perfectly isolated. These checks tie timestamps to what clients observe: a session does
+//! not go back in time, and a commit acknowledged before a transaction began is in the
+//! transaction's snapshot.
 
 use rustc_hash::FxHashMap;
 
@@ -72,8 +73,9 @@ pub fn reuse<'h>(history: &'h History, commits: &'h [Option<u64>]) -> impl Itera
     })
 }
 
-/// Sessions that go back in time. The lines of a session are in the order of its transactions.
-/// Reads count when they are acknowledged: before that a store may take them back.
+/// Sessions that go back in time. The lines of a session are in the order of its transactions. Only
+/// acknowledged transactions set a lower bound: reads without an acknowledgement may have shown
+/// data that a crash lost.
 pub fn sessions(history: &History) -> impl Iterator<Item = Finding> {
     let mut last: FxHashMap<u64, (u64, TxnIndex)> = FxHashMap::default();
     history.indexed().filter_map(move |(txn, transaction)| {

@@ -1,19 +1,21 @@
 //! Transactions of unknown outcome: did they commit, and when?
 //!
-//! A client that is killed while it commits leaves such a transaction. It counts as aborted unless
-//! a reader saw a value that only it wrote. So the checker sweeps without it. A mismatched read
-//! that shows its value is *evidence* of a commit. The transaction then gets a commit timestamp,
-//! and the sweep repeats until no mismatch is left that such a transaction explains.
+//! A client that is killed while it commits leaves a transaction of unknown outcome. The
+//! transaction counts as aborted unless a reader saw a value that no other transaction wrote. So
+//! the first sweep omits it. A mismatched read that shows the value is *evidence* of the commit:
+//! the transaction gets a commit timestamp, and the sweep repeats, until no transaction of unknown
+//! outcome explains a remaining mismatch.
 //!
-//! The timestamp needs no search. It is above everything that the transaction itself read, and
-//! above every snapshot that shows one of its rows without its value. It is at or below every
-//! snapshot that is evidence, and at or below the snapshot of the next transaction that locks one
-//! of its rows, or the two would conflict. Any unused timestamp in between will do. Taking the
-//! lowest one, in the order of upper bounds, finds a timestamp for all if that is possible. If
-//! bounds contradict each other, the evidence wins, and the sweep finds the error in the rest.
+//! The commit timestamp needs no search. It must be above the snapshot and the start of the
+//! transaction, and above every snapshot that shows one of the transaction's rows without its
+//! value. It must be at or below every snapshot that is evidence, and at or below the snapshot of
+//! the next transaction that locks one of the rows, or the two would conflict. Any unused timestamp
+//! between these bounds will do. If each transaction, in the order of upper bounds, takes the
+//! lowest unused one, all get a timestamp if that is possible. A transaction whose bounds
+//! contradict each other still counts as committed, and the sweep reports what does not fit.
 //!
-//! Deletions are harder, because all deletions look the same. They are considered after all unique
-//! values, and if several transactions may have deleted a row, each of them is tried.
+//! Deletions are harder, because all deletions look the same. Deletions are considered after all
+//! unique values. If several transactions may have deleted a row, each of them is tried.
 
 use rustc_hash::FxHashMap;
 
@@ -38,7 +40,8 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// The errors of this hypothesis: conflicts are final, mismatches may still be explained.
+    /// The errors of this hypothesis, the worse kind first: a conflict remains, but a mismatch may
+    /// be explained by a further commit.
     fn error_counts(&self) -> (usize, usize) {
         let squeezed = self.inferred.values().filter(|inferred| !inferred.feasible).count();
         (self.sweep.conflicts.len() + squeezed, self.sweep.mismatches.len())
@@ -70,7 +73,8 @@ struct Hypotheses<'h> {
 }
 
 impl Hypotheses<'_> {
-    /// The history if exactly the transactions with evidence have committed.
+    /// The history if, of the transactions of unknown outcome, exactly those with evidence
+    /// committed.
     fn evaluate(&self, first_readers: &FirstReaders, scope: &Scope) -> Resolved {
         let mut commits = self.known.clone();
         let inferred = infer_commit_ts(self.history, &commits, &self.issued, first_readers, scope);
@@ -82,7 +86,7 @@ impl Hypotheses<'_> {
     }
 }
 
-/// The transactions of unknown outcome, by what a reader would see of them.
+/// The transactions of unknown outcome, by the row and the value that a reader would see.
 struct UnknownTxns {
     by_write: FxHashMap<(Key, Value), Vec<TxnIndex>>,
 }
@@ -130,7 +134,8 @@ impl UnknownTxns {
             }
             let certain = if unique.is_empty() { deleted } else { unique };
             if !certain.is_empty() {
-                // The sweep is ordered by read_ts, so the last insertion is the earliest reader.
+                // Mismatches are in the order of `read_ts`. In reverse order the last insertion for
+                // a transaction is its earliest reader.
                 first_readers.extend(certain.into_iter().rev());
                 resolved = hypotheses.evaluate(&first_readers, &scope);
             } else if let Some((candidates, reader)) = ambiguous {
@@ -149,11 +154,12 @@ impl UnknownTxns {
         }
     }
 
-    /// The transactions that would explain a read if they were committed.
+    /// The transactions of unknown outcome that would explain a read if they had committed.
     fn candidates(&self, history: &History, read: &Mismatch, first_readers: &FirstReaders) -> Vec<TxnIndex> {
         let Some(writers) = self.by_write.get(&(read.key, read.found)) else { return Vec::new() };
         let read_ts = |txn| history.transaction(txn).read_ts;
-        // An inferred timestamp may still be lowered.
+        // An inferred commit timestamp may still become lower, so only its snapshot is a safe
+        // bound.
         let overwritten = match read.writer {
             Writer::Other(txn) => {
                 history.transaction(txn).committed_at().unwrap_or_else(|| read_ts(txn).saturating_add(1))
@@ -162,8 +168,8 @@ impl UnknownTxns {
         };
         let open = writers.iter().copied().filter(|&txn| {
             let newer = first_readers.get(&txn).is_none_or(|reader| read_ts(*reader) > read_ts(read.txn));
-            // A unique value belongs to its only writer, however impossible. A deletion must fit
-            // between the deleted value and the reader.
+            // A unique value can come only from its writer, even if the timestamps say otherwise. A
+            // deletion must fit between the deleted version and the reader.
             let alone = read.found != Value::NONE && writers.len() == 1;
             let fits = overwritten <= read_ts(txn) && read_ts(txn) < read_ts(read.txn);
             txn != read.txn && newer && (alone || fits)

@@ -1,9 +1,9 @@
 //! The writers of each value.
 //!
-//! Values should be unique for each row, and mostly are, so an array by value is most of the index.
-//! Further writers of a value, and deletions, are in a map. A value that two transactions wrote to
-//! one row cannot be attributed with certainty: the checker compares the value, but may miss that
-//! it was the wrong transaction's.
+//! Values should be unique for each row, and mostly are. So an array has the first writer of each
+//! value, and a map has further writers and deletions. A value that two transactions wrote to one
+//! row cannot be attributed with certainty: the checker compares the value, but may miss that it
+//! came from the wrong transaction.
 
 use rustc_hash::FxHashMap;
 
@@ -79,7 +79,7 @@ impl Writers {
     }
 }
 
-/// The last write of a transaction to a row, which others may see.
+/// The last write of a transaction to a row: the only one that other transactions may see.
 pub fn last_write(history: &History, txn: TxnIndex, key: Key) -> Option<Value> {
     history.ops(txn).iter().rev().find_map(|op| match *op {
         InternedOp::Write(written, value) if written == key => Some(value),

@@ -16,11 +16,11 @@ pub const SYNC_EVERY: usize = 24;
 /// When commits are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DurabilityMode {
-    /// When they are durable.
+    /// When commits are durable.
     Sync,
-    /// When they are visible.
+    /// When commits are visible.
     Buffered,
-    /// Each client chooses; the store shows snapshots of durable data only.
+    /// Each client chooses one of these modes; the store shows snapshots of durable data only.
     Mixed,
 }
 
@@ -45,7 +45,7 @@ pub struct ChildConfig {
     pub long_value_every: usize,
     /// Memory for writes, in bytes; small values force frequent flushes.
     pub write_buffer_bytes: usize,
-    /// Bytes of an extra row after each transaction; it fills disks and buffers.
+    /// Bytes of an extra row that is written after each transaction, to fill disks and buffers.
     pub filler_bytes: usize,
     /// Buffered incarnations sync once in this many transactions on average; 0: never.
     pub sync_every: usize,
@@ -66,7 +66,7 @@ pub struct ChildConfig {
     /// The number of threads that take named locks.
     #[serde(default)]
     pub lock_clients: usize,
-    /// The speed of the store's clock, in times of the real one.
+    /// The speed of the store's clock, as a multiple of real time.
     pub clock_speed: u32,
     /// The log of `strace`, if a fault is injected.
     #[serde(default)]
@@ -75,8 +75,8 @@ pub struct ChildConfig {
     pub background_resolve: bool,
     /// The seed of all random choices.
     pub seed: u64,
-    /// Whether the process keeps the store open when its work is done, until it is killed.
-    /// Otherwise it closes the store.
+    /// Whether the process keeps the store open when its work is done, until it is killed. Without
+    /// this the process closes the store.
     pub stay_open: bool,
     /// Without `stay_open`: the crash points at which the process kills itself.
     pub kill_at: Vec<KillAt>,

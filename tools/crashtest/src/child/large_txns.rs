@@ -1,4 +1,4 @@
-//! Which runs have large transactions, and whether those were committed.
+//! Which runs have large transactions, and whether large transactions were committed.
 
 use super::ChildConfig;
 use crate::layer_result::LayerResult;
@@ -8,7 +8,7 @@ use crate::workload;
 
 /// The metric: commits of large transactions.
 pub const LARGE_COMMITS: &str = "large commits";
-/// The metric: runs whose transactions were to become large.
+/// The metric: runs whose limit is low enough to make transactions large.
 pub const RUNS_WITH_LARGE: &str = "runs with large transactions";
 /// After this many such runs at least one large commit is expected.
 const RUNS_WITH_LARGE_MIN: f64 = 8.0;

@@ -1,7 +1,7 @@
 //! The child process: one incarnation of a store.
 //!
 //! Clients run until their work is done or until the store fails. After a failure the child makes a
-//! few more calls, because the store must keep refusing. The parent then kills the process, or the
+//! few more calls, all of which the store must refuse. The parent then kills the process, or the
 //! process ends itself: at a configured crash point ([`KillAt`](crate::self_kill::KillAt)), or by
 //! closing the store.
 
@@ -36,7 +36,7 @@ use clients::run_clients;
 pub use config::{ChildConfig, DurabilityMode, SYNC_EVERY};
 pub use large_txns::{LARGE_COMMITS, check_large_commits, count_large_commits, workload_for};
 
-/// A failed call has returned to its caller within this time after `strace` logged the fault.
+/// Within this time after `strace` has logged a fault, the failed call has returned to the store.
 const FAULT_LOG_DELAY: Duration = Duration::from_millis(100);
 
 /// The entry point of the child process.
@@ -116,8 +116,8 @@ fn open_store(config: &ChildConfig, recorder: &PipeRecorder) -> Result<OpenStore
     Ok(OpenStore { store, engine, rows, second, runtime, lock_rows: locked, shared_locks: SharedLocks::default() })
 }
 
-/// Requests a last durable commit, which an earlier fault must make fail: a fault in the background
-/// has no caller to return an error to. Returns whether the store failed.
+/// Requests a last durable commit, which must fail after a fault: a fault in the background has no
+/// caller to which it could return the error. Returns whether the store failed.
 fn final_durable_commit(config: &ChildConfig, opened: &OpenStore, recorder: &PipeRecorder) -> bool {
     let Some(strace_log) = &config.strace_log else { return false };
     let length = std::fs::read(strace_log).unwrap_or_default().len();

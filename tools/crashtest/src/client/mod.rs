@@ -31,8 +31,8 @@ const REREAD_EVERY: usize = 12;
 /// One transaction in this many writes to the second keyspace, by default.
 pub const SECOND_EVERY: usize = 6;
 
-/// Where clients record their transactions. It must not depend on the store, so that the records
-/// survive its crash.
+/// Where clients record their transactions. A recorder must not depend on the store, so that the
+/// records survive a crash of the store.
 pub trait Recorder: Send + Sync {
     /// A monotonic clock that all clients share; no two calls return the same value.
     fn now(&self) -> u64;
@@ -49,7 +49,7 @@ pub trait Recorder: Send + Sync {
 pub struct ClientConfig {
     /// How transactions commit.
     pub protocol: CommitProtocol,
-    /// When they are acknowledged.
+    /// When commits are acknowledged.
     pub durability: Durability,
     /// One value in this many is long; 0: none.
     pub long_value_every: usize,
@@ -58,11 +58,11 @@ pub struct ClientConfig {
 /// Identifies a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientId {
-    /// The unique number of its session.
+    /// The unique number of the client's session.
     pub session: u64,
     /// The incarnation of the store.
     pub incarnation: u32,
-    /// Its configuration.
+    /// The configuration of the client.
     pub config: ClientConfig,
 }
 
@@ -80,15 +80,15 @@ const WRITE_TO_DROPPED: &str = "a write to a dropped keyspace was acknowledged";
 /// See the [module](self).
 pub struct Client<'a> {
     store: &'a Store,
-    /// For the commit timestamps of transactions that the store retries by itself.
+    /// To read the commit timestamps of transactions that the store retries by itself.
     engine: &'a dyn Engine,
     rows: Keyspace,
     second: Option<Keyspace>,
     /// A handle of the second keyspace from before it was dropped.
     dropped: Option<Keyspace>,
     second_every: usize,
-    /// Whether a transaction writes to the second keyspace first, so that a large one has its
-    /// primary there.
+    /// Whether a transaction writes to the second keyspace first, so that a large transaction has
+    /// its primary there.
     second_first: bool,
     id: ClientId,
     rng: SeededRng,
@@ -98,8 +98,8 @@ pub struct Client<'a> {
     /// Timestamps of this client's commits.
     committed: Vec<Timestamp>,
     history_digests: SharedDigests,
-    /// Whether the second keyspace is renamed. Its name may then lead to another keyspace than the
-    /// handle.
+    /// Whether the second keyspace is renamed. The name `SECOND` may then lead to another keyspace
+    /// than the handle.
     renames: bool,
     /// The second keyspace, if the last transaction wrote to it.
     wrote_second: Option<KeyspaceId>,
@@ -289,7 +289,7 @@ impl<'a> Client<'a> {
     }
 
     fn failed(&mut self, number: u64, why: Error) -> Result<TxnEnd, Error> {
-        // The outcome is looked up after the next opening.
+        // An undetermined outcome is looked up after the next opening.
         if matches!(why.kind(), ErrorKind::Undetermined(_)) {
             return Err(why);
         }
@@ -322,7 +322,8 @@ pub fn committed_at(engine: &dyn Engine, row: &RowKey, start_ts: Timestamp) -> O
     let view = engine.snapshot().ok()?;
     let found = view.row(row, start_ts).ok()?;
     match found.lock.filter(|lock| lock.txn.start_ts == start_ts) {
-        // In the same snapshot: the transaction may end meanwhile, and then its record is deleted.
+        // The record is read in the snapshot of the lock. A later snapshot may have neither, after
+        // the cleanup of the transaction.
         Some(lock) => match view.txn_record(&lock.primary, start_ts).ok()?? {
             TxnRecord::Committed(commit_ts) => Some(commit_ts),
             TxnRecord::RolledBack => None,

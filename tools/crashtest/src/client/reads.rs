@@ -13,7 +13,8 @@ use crate::history::{Op, Outcome};
 use crate::key_encoding::decode_key;
 use crate::workload::{Workload, write_skews};
 
-/// Each read of the history is a session of its own, numbered from here on.
+/// Each read of the history is a session of its own, numbered from here on: within one session the
+/// checker would report a snapshot that goes back in time.
 const HISTORY_SESSIONS: u64 = 1 << 40;
 
 /// Digests and drops that the clients of a store share.
@@ -91,7 +92,8 @@ impl Client<'_> {
         let newest = self.store.snapshot()?.read_ts();
         let own = self.committed.get(self.rng.below(self.committed.len().max(1))).copied().filter(|own| *own >= from);
         let at = match (self.rng.below(12), own) {
-            // After this read no transaction may commit at or below the timestamp.
+            // A timestamp that was just handed out. After a read at this timestamp, no transaction
+            // may commit at or below it.
             (0 | 1, _) => self.store.begin()?.start_ts(),
             (2..=4, Some(own)) => own.previous(),
             (5..=7, Some(own)) => own,
@@ -102,13 +104,13 @@ impl Client<'_> {
         };
         let visible_ts = self.store.stats().visible_ts;
         let snapshot = match self.store.snapshot_at(at) {
-            // GC may have removed it meanwhile.
+            // The history at this timestamp may have been removed meanwhile.
             Err(why) if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)) => return Ok(()),
             snapshot => snapshot?,
         };
         let durable_ts = self.store.stats().durable_ts;
         let ScanResult { number, checked, keys } = match self.scan_snapshot(&snapshot, None, workload) {
-            // Resolving many locks may take longer than the age limit.
+            // Resolving the locks that the scan meets may take longer than the age limit.
             Err(why) => return tolerate(why).map(drop),
             Ok(scanned) => scanned,
         };
@@ -121,7 +123,7 @@ impl Client<'_> {
         checked.and(listed).map_err(|problem| self.corruption(number, at, &problem))
     }
 
-    /// Checks that the row's versions, as listed now, contain the one that an older
+    /// Checks that the versions of the row, as listed now, contain the version that an older
     /// snapshot shows.
     fn is_listed(&self, snapshot: &Snapshot, key: &[u8]) -> Result<Result<(), String>, Error> {
         let versions = self.store.snapshot()?.versions(&self.rows, key);
@@ -171,7 +173,7 @@ impl Client<'_> {
         }
     }
 
-    /// Reads everything and records it. A read without `began` may show an old state.
+    /// Reads everything and records it. Without `began` the checker accepts an old state.
     fn scan_snapshot(
         &mut self,
         snapshot: &Snapshot,

@@ -6,14 +6,14 @@ use percolite::{Error, ErrorKind, Keyspace, Txn};
 use super::{Client, WRITE_TO_DROPPED, ignore_too_old, tolerate};
 use crate::key_encoding::encode_key;
 
-/// The second keyspace, so that transactions span two. It is created first, so its rows become
-/// primaries.
+/// The second keyspace, so that transactions span two keyspaces. It is created first, so its rows
+/// become primaries.
 pub const SECOND: &str = "second";
 /// The new name where the second keyspace is renamed.
 pub const RENAMED: &str = "renamed";
 
 impl Client<'_> {
-    /// Drops the second keyspace until [`Client::create_second`], or truncates it.
+    /// Drops the second keyspace, which [`Client::create_second`] recreates, or truncates it.
     ///
     /// # Errors
     /// Errors of the store, except those of a concurrent drop by another client.
@@ -33,7 +33,7 @@ impl Client<'_> {
             self.store.drop_keyspace(SECOND)
         };
         match dropped {
-            // Another client is dropping it, or its drop fails.
+            // Another client has dropped the keyspace, or the drop has failed and could be retried.
             Err(why) if matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)) || why.is_retryable() => return Ok(()),
             dropped => dropped?,
         }
@@ -52,8 +52,8 @@ impl Client<'_> {
         }
     }
 
-    /// Drops or renames the second keyspace and recreates it. An age limit that was exceeded is
-    /// ignored.
+    /// Drops or renames the second keyspace and recreates it. An error about a snapshot that is too
+    /// old is ignored.
     ///
     /// # Errors
     /// Errors of the store.

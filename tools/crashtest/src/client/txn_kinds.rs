@@ -11,8 +11,8 @@ use crate::history::Outcome;
 use crate::key_encoding::{decode_key, encode_key};
 use crate::recorded_txn::RecordedTxn;
 
-/// How many attempts a transaction on every row has: each may meet a lock that must be resolved
-/// first.
+/// How many attempts a transaction on every row has: each attempt may find a lock that must be
+/// resolved first.
 const LOCK_ALL_ATTEMPTS: usize = 3;
 
 /// Why a closure returned an error to abort its transaction.
@@ -70,8 +70,8 @@ impl Client<'_> {
         worked.map(|()| TxnEnd::RolledBack).or_else(tolerate)
     }
 
-    /// A transaction that reads everything and does not commit. An acknowledgement confirms the
-    /// reads.
+    /// A transaction that reads everything and does not commit. The transaction is recorded as
+    /// committed if its reads are confirmed.
     pub(super) fn read_only_txn(&mut self) -> Result<TxnEnd, Error> {
         let (began, store, options) = (self.recorder.now(), self.store, self.options());
         let mut number = 0;
@@ -94,7 +94,8 @@ impl Client<'_> {
                 Err(_) => Ok(()),
             }
         };
-        // Without durability the reads are not confirmed.
+        // Without durability the reads may have shown data that a crash loses, so they are not
+        // confirmed.
         let is_acknowledged = left.is_ok() && self.is_durable();
         self.answer(number, if is_acknowledged { Outcome::Committed } else { Outcome::Aborted }, None);
         left.map(|()| TxnEnd::RolledBack).or_else(tolerate)
@@ -114,7 +115,7 @@ impl Client<'_> {
         let options = self.options().retry_policy(policy);
         let store = self.store;
         let mut last = None;
-        // The attempt begins before the closure is called.
+        // An attempt begins before its closure is called.
         let mut began = self.recorder.now();
         let done = store.transact_with(options, |txn| {
             if let Some((number, _)) = last {
@@ -128,7 +129,7 @@ impl Client<'_> {
         let Some((number, start_ts)) = last else { return done.map(|()| TxnEnd::Committed) };
         match done {
             Ok(()) => {
-                // Acknowledged. The marker row has the commit timestamp.
+                // The call returns no commit timestamp; the version of the marker row has it.
                 let answered_at = self.recorder.now();
                 let marker = self.rows.row_key(encode_key(&self.marker()));
                 let commit_ts = committed_at(self.engine, &marker, start_ts).map(Timestamp::to_u64);
@@ -140,7 +141,8 @@ impl Client<'_> {
         }
     }
 
-    /// A transaction that locks every row that has a value or a lock. No leftover may block it.
+    /// A transaction that locks every row that has a value or a lock. No lock that an earlier
+    /// transaction has left may block it.
     ///
     /// # Errors
     /// Errors of the store except conflicts.

@@ -2,9 +2,9 @@
 //! can be filled.
 //!
 //! Each disk is mounted by a shell in its own mount namespace, the *mounter*, which reads commands
-//! from the harness. When the harness ends, the mounter's input ends, and it unmounts and deletes
-//! everything. The kernel would remove the mounts with the namespace anyway. No other process sees
-//! these disks.
+//! from the harness. When the harness ends, the mounter's input ends, and the mounter unmounts and
+//! deletes everything. The kernel would remove the mounts with the namespace anyway. No other
+//! process sees these disks.
 
 mod shutdown;
 
@@ -79,7 +79,7 @@ impl Disk {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A Ctrl-C is for the harness; the mounter ends with its input.
+            // A Ctrl-C must not end the mounter, which ends with its input.
             .process_group(0)
             .spawn()
             .map_err(|why| format!("unshare: {why}"))?;
@@ -109,8 +109,8 @@ impl Disk {
         &self.path
     }
 
-    /// The path for this process, through `/proc`: for reading and writing files; it cannot be
-    /// canonicalised.
+    /// The path for this process, through `/proc`. Files can be read and written by this path, but
+    /// the path cannot be canonicalised.
     pub fn proc_path(&self) -> PathBuf {
         let place = self.path.strip_prefix("/").unwrap_or(&self.path);
         Path::new("/proc").join(self.mounter.id().to_string()).join("root").join(place)

@@ -14,7 +14,8 @@ use super::{Line, Op, Outcome, Problem, Transaction};
 /// The index of a transaction in the history.
 pub type TxnIndex = u32;
 
-/// Below half of the range, so that the checker has a spare bit beside an index.
+/// Below half of the range of `u32`, so that the checker can store a flag in the highest bit of an
+/// index.
 const TRANSACTIONS_MAX: usize = (u32::MAX / 2) as usize;
 
 /// The number of a key.
@@ -98,8 +99,8 @@ pub struct InternedTransaction {
 }
 
 impl InternedTransaction {
-    /// The commit timestamp, if it was recorded. A transaction without writes has none: some stores
-    /// report a `commit_ts` for it that has no meaning.
+    /// The commit timestamp, if it was recorded. A transaction that neither wrote nor locked a row
+    /// has none: some stores report a `commit_ts` for such a transaction, but it has no meaning.
     pub fn committed_at(&self) -> Option<u64> {
         self.commit_ts.filter(|_| self.locks_rows)
     }

@@ -2,8 +2,8 @@
 //!
 //! A history is a list of [`Line`]s, one JSON object each; `HISTORY_FORMAT.md` describes the
 //! format. [`Transaction`] and [`Op`] are the lines as recorders build them and as they are parsed.
-//! Their strings are generic: owned in the first case, borrowed from the input in the second.
-//! [`History`] is the compact form for the checker, with numbers for keys and values.
+//! Their strings are generic: owned when recorded, borrowed from the input when parsed. [`History`]
+//! is the compact form for the checker, with numbers for keys and values.
 
 mod interned;
 mod json;
@@ -46,7 +46,7 @@ pub struct Transaction<S = String> {
     /// When the client got the answer; absent if it got none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<u64>,
-    /// Its operations, in order.
+    /// The operations, in order.
     pub ops: Vec<Op<S>>,
 }
 
@@ -56,7 +56,7 @@ pub struct Transaction<S = String> {
 pub enum Outcome {
     /// The client got the answer that it is committed.
     Committed,
-    /// The client got the answer that it is not, or never requested the commit.
+    /// The client got the answer that it is not committed, or never requested the commit.
     Aborted,
     /// The client requested the commit and got no answer.
     Unknown,
@@ -67,7 +67,7 @@ pub enum Outcome {
 pub enum Op<S = String> {
     /// A read of a row.
     Read(S, Option<S>),
-    /// A read of a row for update: a conflict for concurrent writers.
+    /// A read of a row for update, which conflicts with concurrent writers.
     ReadForUpdate(S, Option<S>),
     /// A write or a deletion of a row.
     Write(S, Option<S>),

@@ -1,7 +1,7 @@
 //! A fault below the store: the n-th system call of one kind on one kind of file fails.
 //!
-//! `strace` injects it, so neither the store nor RocksDB is changed. `strace` counts by thread: the
-//! n-th call of any thread.
+//! `strace` injects the fault, so neither the store nor RocksDB is changed. `strace` counts the
+//! calls of each thread separately: the n-th call of any thread fails.
 
 use std::fmt;
 use std::path::Path;
@@ -22,12 +22,12 @@ macro_rules! named_enum {
         pub enum $kind { $(#[doc = $text] $variant,)* }
 
         impl $kind {
-            /// Its name in a case.
+            /// The name of the value in a case.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            /// The one with this name.
+            /// The value with this name.
             pub fn from_name(name: &str) -> Option<Self> {
                 [$(Self::$variant,)*].into_iter().find(|one| one.name() == name)
             }
@@ -60,7 +60,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// With which error. `KILL` kills the process at the call, which stops it inside RocksDB.
+    /// With which error. `KILL` kills the process at the call, and so even inside RocksDB.
     Errno {
         Eio "EIO" "An I/O error."
         Enospc "ENOSPC" "The disk is full."
@@ -107,8 +107,8 @@ impl Fault {
         let mut command = Command::new("strace");
         command.args(["-f", "-qqq", "-o"]).arg(log);
         if self.errno != Errno::Kill {
-            // With seccomp only calls of this kind stop, which is much faster; but signals are not
-            // injected then.
+            // With seccomp `strace` stops the process only at calls of this kind, which is much
+            // faster. But with seccomp it injects no signals.
             command.arg("--seccomp-bpf");
         }
         if self.file == File::Directory {
@@ -128,8 +128,8 @@ impl Fault {
         let is_it = |call: &str| self.syscall != Syscall::Create || call.contains("O_CREAT");
         if self.errno == Errno::Kill {
             let killed = log.contains("+++ killed by SIGKILL +++");
-            // The call at which the process was killed has no result; concurrent calls may have
-            // none either.
+            // The call at which the process was killed has no result. Concurrent calls may lack a
+            // result, too.
             killed && log.lines().any(|call| is_unanswered(call, log) && is_it(call))
         } else {
             log.lines().any(|call| call.contains("(INJECTED)") && is_it(call))
@@ -150,8 +150,8 @@ impl Fault {
     }
 }
 
-/// Whether a logged call has no result. A call that was interrupted by others has its result on a
-/// line of its own.
+/// Whether a logged call has no result. If calls of other threads came in between, the log has the
+/// result on a later line.
 fn is_unanswered(call: &str, log: &str) -> bool {
     let thread = |line: &str| line.split(' ').next().map(str::to_owned);
     let goes_on = |line: &str| line.contains(" resumed>") && !line.ends_with("= ?") && thread(line) == thread(call);

@@ -2,14 +2,15 @@
 //! disk is full.
 //!
 //! The store must return the error and then refuse everything until it is opened again: after a
-//! failed sync the state of the disk is unknown, and a later successful sync proves nothing. It
-//! must not hang. After the next opening, without the fault, everything acknowledged must be there.
-//! A fault can also kill the process, inside RocksDB and the log, where there is no crash point.
+//! failed sync the state of the disk is unknown, and a later successful sync proves nothing. The
+//! store must not hang. After the next opening, without the fault, everything acknowledged must be
+//! there. A fault can also kill the process inside RocksDB or inside the log, where there is no
+//! crash point.
 //!
-//! A case has two incarnations. In half of the cases nothing fails in the first one, so that faults
-//! hit existing stores and new ones. The case names the call that fails. If there are fewer calls,
-//! an earlier one is tried, so that every case hits its fault site. A case that never hits it is a
-//! failure.
+//! In many cases an incarnation without a fault comes first, so that faults hit existing stores as
+//! well as new ones. The case names the call that fails. If the process makes fewer calls, an
+//! earlier call is tried, so that every case hits its fault site. A case that never hits its site
+//! is a failure.
 
 pub mod fault;
 pub mod sites;
@@ -200,7 +201,7 @@ fn plan_case(next: Option<&(FaultSite, Errno)>, seed: u64) -> Case {
 
 /// The child process in which the fault is injected.
 fn child_config(args: &LayerArgs, case: Case, store_dir: PathBuf, rng: &mut SeededRng) -> ChildConfig {
-    // Only a store that writes much writes tables.
+    // A store writes tables only if clients write much.
     let (is_full, writes_tables) = match case.injection {
         Injection::Fault(fault) => {
             (false, fault.file != File::Log || matches!(fault.syscall, Syscall::Create | Syscall::Delete))
@@ -225,7 +226,7 @@ fn child_config(args: &LayerArgs, case: Case, store_dir: PathBuf, rng: &mut Seed
         },
         long_value_every: [0, 2, 8][rng.below(3)],
         history_ms: [None, Some(20)][rng.below(2)],
-        // Small enough for a few tables.
+        // Buffers small enough for a few tables.
         write_buffer_bytes: if is_full { 4 << 20 } else { 1 << 20 },
         filler_bytes: if writes_tables { [40 << 10, 20 << 10][rng.below(2)] } else { 0 },
         seed: rng.bits(),
@@ -234,7 +235,7 @@ fn child_config(args: &LayerArgs, case: Case, store_dir: PathBuf, rng: &mut Seed
     }
 }
 
-/// Runs a case, at an earlier call after each attempt that did not hit one.
+/// Runs a case. After each attempt that did not hit the call, tries an earlier call.
 fn run_case(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::Result<()> {
     let mut tried = case;
     for _ in 0..ATTEMPTS {
@@ -300,14 +301,16 @@ fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::R
     };
     let responded = child.wait(silence, is_done);
     let fault_log = || std::fs::read_to_string(&strace_log).unwrap_or_default();
-    // RocksDB may recover meanwhile, and be killed during that.
+    // With free space RocksDB may recover in the background, and the process may be killed during
+    // this recovery.
     if let (Injection::DiskFullThenFree(_), Some(disk)) = (case.injection, &disk) {
         std::fs::remove_file(disk.proc_path().join(BALLAST))?;
     }
     let patience = [2_000, 30_000, 300_000][rng.below(3)];
     std::thread::sleep(Duration::from_micros(rng.below(patience) as u64));
     let (received, status) = child.end();
-    // A later fault, in the background, had no call that could return it.
+    // A fault logged after this length need not fail any call: the last commit may already have
+    // been complete.
     let early = fault_log().get(..received.fault_log_length).map(str::to_owned).unwrap_or_default();
     let before_last_commit = matches!(case.injection, Injection::Fault(fault) if fault.was_injected(&early));
     if interrupt::is_requested() {
@@ -321,7 +324,7 @@ fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::R
         Injection::Fault(fault) => fault.was_injected(&fault_log()),
         Injection::DiskFull(_) | Injection::DiskFullThenFree(_) => !received.failed.is_empty() || !responded,
     };
-    // The process ended by itself, without being killed.
+    // A process that ended by itself has crashed.
     let crashed = status.filter(|status| responded && !received.done && status.signal() != Some(Signal::KILL.as_raw()));
     if happened || crashed.is_some() {
         verify_case(args, case, &config, received, before_last_commit, responded, crashed, &store_dir, outcome)?;
@@ -331,14 +334,16 @@ fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::R
     Ok(happened)
 }
 
-/// An incarnation before the fault, in which nothing fails.
+/// Runs an incarnation without a fault, before the faulty one.
 fn fault_free_run(config: &ChildConfig, fault: Fault) -> anyhow::Result<ClientLog> {
     let mut config = ChildConfig { incarnation: 0, ..config.clone() };
-    // Tables are deleted when there are enough of them for a compaction.
+    // Only the deletion of a table needs a long run: tables are deleted by a compaction, which
+    // needs several of them.
     if (fault.syscall, fault.file) != (Syscall::Delete, File::Table) {
         (config.transactions, config.filler_bytes) = (10.min(config.transactions), 0);
     }
-    // The file that is opened first must be a new one.
+    // The fault must hit the creation of a file, not the opening of an existing one. A large buffer
+    // avoids flushes, so that this run leaves few files.
     if fault.syscall == Syscall::Create {
         config.write_buffer_bytes = 128 << 20;
     }
@@ -406,7 +411,7 @@ fn verify_case(
     Ok(())
 }
 
-/// Checks that every answer after the fault is an error, and that one names its cause.
+/// Checks that every call after the fault returns an error, and that one error names the cause.
 fn check_fail_stop(case: Case, received: &Received, before_last_commit: bool) -> Vec<Violation> {
     const INVARIANT: &str = "fail-stop";
     let mut violations = Vec::new();
@@ -419,7 +424,7 @@ fn check_fail_stop(case: Case, received: &Received, before_last_commit: bool) ->
             violations.push(Violation::new(INVARIANT, format!("{call} returned {kind} after an error: {text}")));
         }
     }
-    // Of two threads that fail concurrently one gets a follow-up error. At least one call must
+    // Of two threads that fail concurrently, one may get a follow-up error. At least one call must
     // return the cause.
     let mut errors = received.failed.iter().chain(&received.calls_after_failure).peekable();
     if matches!(case.injection, Injection::Fault(_))

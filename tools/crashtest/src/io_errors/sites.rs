@@ -1,7 +1,7 @@
 //! Fault sites: system calls inside RocksDB and the log where a process is killed or a call fails.
 //!
-//! The table in `fault_sites.txt` is their `points.txt`: a run fails if it does not hit each site
-//! with each of its errors.
+//! `fault_sites.txt` lists all sites, as `points.txt` lists all crash points: a run fails if it
+//! does not hit each site with each of its errors.
 
 use anyhow::{Context as _, bail};
 
@@ -30,16 +30,16 @@ pub struct FaultSite {
     pub file: File,
     /// The errors that can be injected.
     pub errnos: Vec<Errno>,
-    /// Which stores reach it.
+    /// Which stores reach the site.
     pub store: StoreAge,
-    /// The fault is injected at one of the first calls, up to this one.
+    /// The fault is injected at one of the first calls, at most at the call with this number.
     pub first_calls: usize,
-    /// The invariant if everything stops there.
+    /// The invariant if the process ends at this call.
     pub invariant: &'static str,
 }
 
 impl FaultSite {
-    /// Its name in a case.
+    /// The name of the site in a case.
     pub fn name(&self) -> String {
         name(self.syscall, self.file)
     }
@@ -92,7 +92,8 @@ fn parse_site(line: &'static str) -> anyhow::Result<FaultSite> {
     })
 }
 
-/// Every fault site with each of its errors, one error of every site after the other.
+/// Every fault site with each of its errors: first one error of every site, then the next error of
+/// every site, and so on.
 ///
 /// # Errors
 /// An invalid table.
@@ -103,7 +104,7 @@ pub fn all_cases() -> anyhow::Result<Vec<(FaultSite, Errno)>> {
     Ok((0..most).flat_map(pass).collect())
 }
 
-/// The store that a fault needs.
+/// Which store a fault needs.
 ///
 /// # Errors
 /// An invalid table.

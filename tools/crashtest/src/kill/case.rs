@@ -1,9 +1,9 @@
 //! Cases: the crash point, its visit, the commit protocol and the durability; and the list of all
 //! cases.
 //!
-//! The name of a case contains all of it, as in `kill:group.written/2/two-phase/sync/17`, and is
-//! all that `replay` needs. The number at the end is the seed of all other choices. Threads and the
-//! disk are not deterministic, so a replay repeats the situation, not every step.
+//! The name of a case contains all these choices, as in `kill:group.written/2/two-phase/sync/17`,
+//! and is all that `replay` needs. The number at the end is the seed of all other choices. Threads
+//! and the disk are not deterministic, so a replay repeats the situation, not every step.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,9 +17,9 @@ use crate::points::{self, Environment};
 /// How transactions commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// In one phase where they can.
+    /// In one phase where possible.
     Auto,
-    /// In two.
+    /// In two phases.
     TwoPhase,
 }
 
@@ -60,9 +60,9 @@ impl From<Protocol> for percolite::CommitProtocol {
 /// When commits are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// When they are durable.
+    /// When commits are durable.
     Sync,
-    /// When they survive a kill.
+    /// When commits survive a kill.
     Buffered,
 }
 
@@ -118,7 +118,7 @@ pub struct Case {
     pub visit: Visit,
     /// How transactions commit.
     pub protocol: Protocol,
-    /// When they are acknowledged.
+    /// When commits are acknowledged.
     pub durability: Durability,
     /// The seed of all other choices.
     pub seed: u64,
@@ -191,7 +191,8 @@ fn pass(pass_number: usize) -> anyhow::Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (index, (point, protocols)) in expected()?.into_iter().enumerate() {
         for protocol in protocols {
-            // Both remainders together identify the combination.
+            // The remainders by 3 and by 2, of visit and durability, together identify the
+            // combination.
             let combination = pass_number + index + if protocol == Protocol::Auto { 0 } else { COMBINATIONS / 2 };
             cases.push(Case {
                 point,

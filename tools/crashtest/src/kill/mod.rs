@@ -1,10 +1,10 @@
 //! A store in a child process that is killed at a crash point, and its recovery.
 //!
 //! The child runs clients and reports every request and answer to its parent through a pipe. At the
-//! chosen visit of the chosen point it kills itself. A second child, which recovers, is killed as
-//! well. Then the store is opened and verified. The kernel keeps what a killed process has written,
-//! so nothing acknowledged may be lost, synced or not. Layers that remove unsynced data test
-//! durability.
+//! chosen visit of the chosen point it kills itself. A second child, which recovers the store, is
+//! killed as well. Then the store is opened and verified. The kernel keeps what a killed process
+//! has written, so no acknowledged commit may be lost, synced or not. Other layers remove unsynced
+//! data, and so test durability.
 //!
 //! | file | content |
 //! |---|---|
@@ -37,7 +37,7 @@ pub use case::{Case, all_cases, quick_cases};
 pub struct Config {
     /// The program whose subcommand `child` is the child process.
     pub program: PathBuf,
-    /// The directory of the stores; failed ones stay there.
+    /// The directory of the stores; the stores of failed cases stay there.
     pub dir: PathBuf,
     /// How many cases run concurrently.
     pub jobs: usize,
@@ -66,7 +66,7 @@ fn run_cases(
     enough: u64,
     case: impl Fn(u64) -> Case + Sync,
 ) -> anyhow::Result<LayerResult> {
-    // The verification runs in this process.
+    // The verification runs in this process, so it needs the mutant as well.
     enable_mutant(config.mutant);
     let total = Mutex::new(LayerResult::new("kill"));
     let (next, stop, first_error) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(None));
@@ -98,7 +98,7 @@ fn run_cases(
     if let Some(why) = first_error.into_inner() {
         return Err(why);
     }
-    // Fails if a failed case is saved in it.
+    // A directory with a saved failure is not empty, so it stays.
     let _ = std::fs::remove_dir(&config.dir);
     Ok(LayerResult { seconds: clock.seconds(), ..total.into_inner() })
 }
@@ -112,7 +112,8 @@ pub fn run_case(config: &Config, name: &str) -> anyhow::Result<LayerResult> {
     run_cases(config, LayerArgs::default().clock(), 1, |_| case)
 }
 
-/// Runs the layer: one pass, all cases, or as many as there is time for, after the skipped ones.
+/// Runs the layer: one pass, all cases, or as many cases as there is time for, after the skipped
+/// cases.
 ///
 /// # Errors
 /// Errors of the harness, not of the store.

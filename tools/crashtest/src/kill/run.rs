@@ -27,8 +27,8 @@ use crate::verify_store::{SMALL_STORE, StoreReport, open_engine, verify_restored
 use crate::violation::Violation;
 use crate::workload;
 
-/// Threads are not deterministic: a case whose point was not reached has further attempts with
-/// other choices.
+/// How many attempts a case has: threads are not deterministic, so a case that has not reached its
+/// point is tried again with other choices.
 const ATTEMPTS: u64 = 5;
 
 /// Runs a case. A failure keeps the directory with the store, before and after its verification,
@@ -181,9 +181,9 @@ impl Attempt<'_> {
         Ok(AttemptResult::Checked(violations))
     }
 
-    /// Runs the incarnation without a kill on a copy of the store and sets the visit to the last
-    /// one. Returns whether there was any. Each further attempt uses half of the count, since
-    /// visits that depend on timing vary.
+    /// Runs the incarnation without a kill on a copy of the store, counts the visits of the point,
+    /// and plans the kill for the last visit. Returns whether there was any visit. Each further
+    /// attempt of the case halves the count, since the number of visits depends on timing.
     fn find_last_visit(&mut self, incarnation: &mut Incarnation, log: &Path) -> anyhow::Result<bool> {
         let store_dir = self.case_dir.join("run-without-kill");
         if store_dir.exists() {
@@ -217,7 +217,8 @@ impl Attempt<'_> {
     }
 }
 
-/// Checks that a process killed when the row of a lease was durable has left that row.
+/// Checks that the killed process has left the row of a lease, for crash points at which this row
+/// is durable.
 fn check_lease_row(store_dir: &Path) -> anyhow::Result<Option<Violation>> {
     let copy = store_dir.with_file_name("leases");
     copy_dir(store_dir, &copy).context("the killed store")?;

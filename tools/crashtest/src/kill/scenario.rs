@@ -1,9 +1,10 @@
 //! The incarnations of a store that lead to a kill at a crash point.
 //!
 //! A point in a commit is reached by committing. A point in recovery needs something to recover: an
-//! earlier incarnation that was killed with locks left. What happens once in an incarnation, such
-//! as opening, is reached a second time by two kills. In the end every store is killed once more
-//! during recovery, because two crashes in a row have found bugs in other stores.
+//! earlier incarnation that was killed with locks left. A point that occurs once in an incarnation,
+//! such as one of opening, is reached a second time by killing two incarnations there. In the end
+//! every store is killed once more during recovery, because two crashes in a row have found bugs in
+//! other stores.
 
 use std::path::Path;
 
@@ -16,21 +17,22 @@ use crate::rng::SeededRng;
 use crate::self_kill::KillAt;
 use crate::workload::{self, Workload};
 
-/// Until the kill, or the end of the run time.
+/// No limit of transactions: clients run until the kill or the end of the run time.
 const UNBOUNDED: usize = 0;
 
-/// One step in this many makes a checkpoint or a restore, in cases about these.
+/// In cases about checkpoints or restores, one step in this many makes one.
 const MAINTENANCE_EVERY: usize = 4;
 
 /// One incarnation of a case.
 #[derive(Debug)]
 pub struct Incarnation {
-    /// Its configuration.
+    /// The configuration of its process.
     pub config: ChildConfig,
-    /// Whether it is killed at the last visit of its point, which a run without a kill finds.
+    /// Whether the process is killed at the last visit of its point, which a run without a kill
+    /// finds.
     pub find_last_visit: bool,
-    /// How many commits must be acknowledged until then, in all incarnations, for the case to
-    /// count.
+    /// The case counts only if at least this many commits were acknowledged in all incarnations up
+    /// to this one.
     pub min_acks: u64,
     /// Whether this is the kill that the case is about.
     pub is_target: bool,
@@ -96,8 +98,8 @@ pub fn plan_incarnations(
         }
         HowReached::Recovering => {
             plan.leave_orphan_locks();
-            // The background resolves each transaction once; clients resolve every lock that they
-            // find.
+            // The sweep resolves each transaction once, which is enough for a first visit. Later
+            // visits need clients, which resolve every lock that they find.
             let sweep = case.visit == Visit::First || case.point == CrashPoint::SweepBetween;
             let config = ChildConfig { background_resolve: sweep, ..plan.next_config(true) };
             plan.kill_at_visit(config);
@@ -105,8 +107,9 @@ pub fn plan_incarnations(
         HowReached::Creating => {
             plan.kill_at_first_visit(0);
             for _ in 1..times {
-                // Opening an existing store does not reach the end of its creation, and a store
-                // that was never created has no commits.
+                // An existing store does not reach `create.before` again, so these kills follow
+                // each other. Every opening reaches `create.done`, so there an incarnation with
+                // commits comes in between.
                 if case.point == CrashPoint::CreateDone {
                     plan.leave_any_state();
                 }
@@ -150,8 +153,8 @@ impl<'a> Plan<'a> {
         let workload = workload_for(case, rng);
         let large = workload.name() == workload::LARGE.name();
         let is_about_gc = matches!(case.point, P::GcBefore | P::GcDone | P::HistoryFloorRaised);
-        // A commit must be in progress when the grant of its lock ends. That mostly takes
-        // microseconds, and longer while the writer starts a segment or waits for a flush.
+        // A commit must be in progress when the grant of its lock ends. A commit mostly takes
+        // microseconds, but longer while the writer starts a segment or waits for a flush.
         let delays_commits = matches!(case.point, P::LockGrantEnded | P::LockDrained);
         let flushes = delays_commits || case.point.name().starts_with("flush.");
         let restores = matches!(case.point, P::RestoreBetween | P::RestoreAll | P::RestoreNamed);
@@ -167,7 +170,7 @@ impl<'a> Plan<'a> {
             transactions: match (case.point, case.durability) {
                 _ if large => 10,
                 (P::GcBefore | P::GcDone | P::HistoryFloorRaised, _) => 80,
-                // The background work needs a few rounds.
+                // Enough transactions for a few rounds of the background work.
                 (P::KeyspaceDropped | P::KeyspaceDataDeleted, Durability::Buffered) => 800,
                 (P::OracleReservationBefore | P::OracleReservationDurable, Durability::Buffered) => 800,
                 (P::KeyspaceDropped | P::KeyspaceDataDeleted, Durability::Sync) => 80,
@@ -178,14 +181,15 @@ impl<'a> Plan<'a> {
             stay_open: false,
             history_ms: match case.point {
                 P::HistoryFloorRaised => Some(1),
-                // Earlier incarnations have a faster clock, so the history would last until this
-                // clock catches up.
+                // Earlier incarnations had a faster clock, so their commits are in the future of
+                // this incarnation's clock. With a history the dropped data would be kept until the
+                // clock has caught up.
                 P::KeyspaceDropped | P::KeyspaceDataDeleted if large => None,
                 _ => [None, None, Some(0), Some(20), Some(1 << 30)][rng.below(5)],
             },
             drop_every: match case.point {
                 P::KeyspaceCreated | P::KeyspaceDropped | P::KeyspaceDataDeleted => 6,
-                // The filler rows are in the second keyspace.
+                // No drops: they would remove the filler rows, which are in the second keyspace.
                 _ if flushes => 0,
                 _ => [0, 0, 20][rng.below(3)],
             },
@@ -201,7 +205,7 @@ impl<'a> Plan<'a> {
                 P::GcBefore | P::GcDone | P::HistoryFloorRaised | P::KeyspaceDropped | P::KeyspaceDataDeleted => 50,
                 _ => [1, 1, 50][rng.below(3)],
             },
-            // With small buffers memtables are flushed continuously.
+            // Small buffers force continuous flushes.
             write_buffer_bytes: if flushes || rng.one_in(3) { 256 << 10 } else { 128 << 20 },
             filler_bytes: if delays_commits {
                 20 << 10
@@ -211,8 +215,8 @@ impl<'a> Plan<'a> {
                 0
             },
             long_value_every: [0, 2, 8][rng.below(3)],
-            // Some transactions commit long after their reads, when GC has run. Conflicts that
-            // memory has evicted are then only in tombstones.
+            // Some transactions commit long after their reads, when GC has run. A conflict that the
+            // conflict set has evicted shows only in a tombstone, which GC must have kept.
             think_ms: if is_about_gc { 40 } else { 0 },
             large_transaction_bytes: if needs_large_transaction(case.point) || restores && rng.one_in(2) {
                 4000
@@ -223,7 +227,8 @@ impl<'a> Plan<'a> {
             mutant: mutant.map(str::to_owned),
             ..ChildConfig::default()
         };
-        // The clock of the next incarnation would be behind a faster one.
+        // Lock clients need a clock of normal speed: after a faster clock, that of the next
+        // incarnation would be behind.
         let lock_clients = if defaults.clock_speed == 1 { defaults.lock_clients } else { 0 };
         let defaults = ChildConfig { lock_clients, ..defaults };
         Self { case, defaults, rng, incarnations: Vec::new() }
@@ -242,12 +247,12 @@ impl<'a> Plan<'a> {
         min_acks + self.rng.below(if large { 3 } else { 40 }) as u64
     }
 
-    /// Adds an incarnation that is killed at the visit of the case.
+    /// Adds an incarnation that is killed at the visit that the case names.
     fn kill_at_visit(&mut self, mut config: ChildConfig) {
         let find_last_visit = self.case.visit == Visit::Last;
         let min_acks = if find_last_visit { config.after_acks.min(1) } else { config.after_acks };
         if find_last_visit {
-            // The run without a kill must end, and counts all visits.
+            // The run without a kill must end by itself, and must count all visits.
             (config.after_acks, config.transactions) = (0, self.defaults.transactions);
         } else if self.case.visit == Visit::Second {
             config.kill_at = vec![kill_at(self.case.point, 2)];
@@ -269,7 +274,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Adds incarnations that leave locked rows whose primary may be in the second keyspace, and
-    /// incarnations that drop it before those locks are resolved. A store that deletes the
+    /// incarnations that drop this keyspace before the locks are resolved. A store that deletes the
     /// keyspace's data too early loses the status of these transactions.
     fn drop_keyspace_with_orphans(&mut self) {
         let large = self.defaults.workload == workload::LARGE.name();
@@ -305,8 +310,8 @@ impl<'a> Plan<'a> {
         self.kill_while_running(self.case.protocol, &points);
     }
 
-    /// Adds an incarnation that is killed with locked rows. It commits in two phases, even if the
-    /// case does not.
+    /// Adds an incarnation that is killed with locked rows. This incarnation commits in two phases
+    /// even if the case does not, because one-phase commits leave no locks.
     fn leave_orphan_locks(&mut self) {
         let points: &[CrashPoint] = match self.case.point {
             CrashPoint::ResolveBeforeRollForward if self.defaults.workload == workload::LARGE.name() => {
@@ -315,7 +320,7 @@ impl<'a> Plan<'a> {
             CrashPoint::ResolveBeforeRollForward => &[CrashPoint::CommitPrimary],
             CrashPoint::ResolvePrimaryRolledBack if self.case.visit != Visit::First => &[CrashPoint::PrewriteAll],
             CrashPoint::ResolvePrimaryRolledBack => &[CrashPoint::PrewritePrimary, CrashPoint::PrewriteAll],
-            // More locks than clients can resolve before the background begins.
+            // These points leave more locks than clients can resolve before the sweep begins.
             CrashPoint::SweepBetween => &[CrashPoint::PrewriteBetween, CrashPoint::CommitBetween],
             _ if how_reached(self.case.point) == HowReached::Recovering && self.case.visit != Visit::First => {
                 &[CrashPoint::PrewriteAll, CrashPoint::CommitPrimary]
@@ -338,9 +343,9 @@ impl<'a> Plan<'a> {
         self.push(config, false, after, false);
     }
 
-    /// Adds an incarnation that is killed during recovery. If the table says that recovery reaches
-    /// the point, it must be killed there, in every attempt; otherwise at the first of several
-    /// points.
+    /// Adds an incarnation that is killed during recovery. If the table says that recovery must
+    /// reach the chosen point, the process is killed there, in every attempt; otherwise at the
+    /// first of several points.
     fn kill_in_recovery(&mut self) -> anyhow::Result<()> {
         use CrashPoint as P;
         const EARLY: [CrashPoint; 13] = [
@@ -367,9 +372,9 @@ impl<'a> Plan<'a> {
         if !self.left_state()?.recovery_reaches(point) {
             at.extend([kill_at(P::SweepDone, if late { 2 } else { 1 }), kill_at(P::CloseSynced, 1)]);
         }
-        // Without the background clients find the locks.
+        // Without the sweep, clients find the locks.
         let sweep = late || rng.one_in(2);
-        // Leases stay as they are.
+        // Without lock clients, leases stay as they are.
         let config = ChildConfig {
             kill_at: at,
             background_resolve: sweep,
@@ -381,7 +386,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// What the incarnations so far are sure to have left.
+    /// What the incarnations planned so far certainly leave.
     fn left_state(&self) -> anyhow::Result<LeftState> {
         self.incarnations.iter().try_fold(LeftState::Nothing, |left_state, incarnation| {
             let point = incarnation.config.kill_at.first().and_then(|at| CrashPoint::from_name(&at.point));
@@ -411,12 +416,13 @@ fn kill_at(point: CrashPoint, visit: u64) -> KillAt {
 fn workload_for(case: &Case, rng: &mut SeededRng) -> &'static dyn Workload {
     use CrashPoint as P;
     match case.point {
-        // One-phase commits leave no locks, and a small transaction leaves only one to roll
-        // forward.
+        // A second lock to roll forward needs a large transaction: a small one leaves only one such
+        // lock, and one-phase commits leave none.
         P::ResolveBeforeRollForward if case.visit == Visit::Second && case.protocol == Protocol::Auto => {
             return workload::LARGE;
         }
-        // More rows than one batch: otherwise a conflict is found before there are locks.
+        // These points need more rows than one batch: otherwise a conflict is found before there
+        // are locks.
         P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween => return workload::LARGE,
         P::RollbackBetween | P::RollbackWritten => return workload::LARGE,
         P::KeyspaceDataDeleted | P::SweepBetween => return workload::LARGE,
@@ -427,7 +433,8 @@ fn workload_for(case: &Case, rng: &mut SeededRng) -> &'static dyn Workload {
                 return deletes;
             }
         }
-        // A few large transactions seldom have a commit in progress when a grant ends.
+        // Not the large workload, whose few transactions seldom have a commit in progress when a
+        // grant ends.
         P::LockGrantEnded | P::LockDrained => {}
         _ if rng.one_in(8) => return workload::LARGE,
         _ => {}

@@ -1,4 +1,4 @@
-//! Verifies a killed store, with a timeout: a store that hangs is a violation.
+//! Verifies a killed store, with a timeout, because a store that hangs is a violation.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -19,11 +19,11 @@ use crate::workload::Workload;
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How many checkpoints are verified.
 const CHECKPOINTS_MAX: usize = 3;
-/// One value in this many of the verification is long.
+/// One value in this many that the verification writes is long.
 const LONG_VALUE_EVERY: usize = 8;
 
-/// Verifies the newest checkpoints of the store in `store_dir`. Each comes with the incarnation
-/// that made it.
+/// Verifies the newest checkpoints of the store in `store_dir`. Each checkpoint comes with the
+/// incarnation that made it.
 pub fn verify_checkpoints(
     case: Case,
     workload: &'static dyn Workload,
@@ -39,10 +39,12 @@ pub fn verify_checkpoints(
             Ok(false) => {}
             Ok(true) => {
                 let mut client_log = checkpoint.client_log;
-                // The checkpoint may end anywhere after the acknowledged commits.
+                // The checkpoint has the commits that were acknowledged before its start, and may
+                // end anywhere after them.
                 let newest = client_log.acknowledged_commits().into_values().max().unwrap_or_default();
                 client_log.allow_loss(incarnation, Timestamp::from_u64(newest));
-                // Later timestamps of the store are handed out again by the checkpoint.
+                // The checkpoint hands out again the timestamps that the store has handed out
+                // since, so transactions with these timestamps are removed.
                 match last_timestamp(&path) {
                     Ok(last) => client_log.truncate_above(last),
                     Err(why) => violations
@@ -76,7 +78,7 @@ pub fn verify_killed(
             durability: case.durability.into(),
             long_value_every: LONG_VALUE_EVERY,
         };
-        // A kill loses nothing.
+        // A kill loses no acknowledged commit, so all of them must be found.
         let acknowledged = client_log.acknowledged_commits();
         let target = StoreUnderTest {
             store_dir: &store_dir,

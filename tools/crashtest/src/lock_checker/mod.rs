@@ -7,7 +7,7 @@
 //! - token order: of two conflicting grants the later has the greater token;
 //! - fencing: a fenced commit lies between its token and the next conflicting token;
 //! - visibility: a fenced transaction sees every commit fenced by earlier conflicting tokens;
-//! - queue order: a request that does not wait passes no waiting one, by request ids and tokens.
+//! - queue order: a request that does not wait overtakes no waiting one, by request ids and tokens.
 
 mod replay;
 
@@ -33,7 +33,7 @@ pub struct GrantInterval {
     pub requested_at: Option<LogicalTime>,
     /// A time after the grant was returned.
     pub from: LogicalTime,
-    /// The end, or a time before the first attempt to end it.
+    /// The end of the grant, or a time before the first attempt to end it.
     pub until: LogicalTime,
     /// The number of the request in its incarnation, unless the grant replaced another one.
     pub id: Option<u64>,
@@ -54,7 +54,8 @@ pub struct FencedOp {
     pub read_ts: u64,
     /// The commit timestamp of a commit.
     pub commit_ts: Option<u64>,
-    /// Of a commit: whether it was to be durable. Of a read: whether it shows durable data only.
+    /// Of a commit: whether the client requested durability. Of a read: whether it shows durable
+    /// data only.
     pub durable: bool,
 }
 
@@ -101,13 +102,13 @@ fn by_name<T>(all: &[T], name: impl Fn(&T) -> &String) -> BTreeMap<String, Vec<&
     found
 }
 
-/// Mutual exclusion: in the order of their starts, each interval is compared with the longest ones
-/// before it, and permits are counted.
+/// Mutual exclusion: in the order of their starts, each interval is compared with those earlier
+/// intervals that end last, and the held permits are counted.
 fn check_exclusion(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut grants: Vec<&GrantInterval> = grants.iter().copied().filter(|grant| grant.from < grant.until).collect();
     grants.sort_by_key(|grant| grant.from);
-    // The longest interval, and the longest of another grant, because one grant may have two
-    // intervals.
+    // By class, the interval that ends last, and the one of another grant that ends last: two
+    // intervals of the same grant do not conflict.
     let mut longest: [[Option<&GrantInterval>; 2]; CLASSES] = Default::default();
     let mut permits: BTreeSet<(LogicalTime, u64)> = BTreeSet::new();
     for grant in grants {
@@ -138,8 +139,8 @@ fn check_exclusion(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     }
 }
 
-/// Token order: no grant that was requested after another was returned has a smaller token, and no
-/// two have the same.
+/// Token order: a grant that was requested after a conflicting grant had been returned has the
+/// greater token, and no two conflicting grants have the same token.
 fn check_tokens(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut by_return: Vec<&GrantInterval> = grants.to_vec();
     by_return.sort_by_key(|grant| grant.from);
@@ -161,7 +162,7 @@ fn check_tokens(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut seen: BTreeMap<u64, &GrantInterval> = BTreeMap::new();
     for grant in by_request {
         if let Some(other) = seen.insert(grant.token, grant).filter(|other| conflict(other.mode, grant.mode)) {
-            // After a failed conversion the same grant is recorded twice.
+            // After a failed conversion the same grant has two intervals.
             if (other.id, other.requested_at) != (grant.id, grant.requested_at) {
                 violations.push(Violation::new(
                     "lock: token order",
@@ -172,7 +173,7 @@ fn check_tokens(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     }
 }
 
-/// Queue order: every conflicting request before one that does not wait has a smaller token.
+/// Queue order: if a request did not wait, the conflicting requests before it have smaller tokens.
 fn check_fifo(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut by_id: Vec<(u32, u64, &GrantInterval)> =
         grants.iter().filter_map(|grant| Some((grant.from.incarnation, grant.id?, *grant))).collect();
@@ -217,7 +218,7 @@ fn check_fencing(grants: &[(u64, LockMode)], commits: &[&FencedOp], found: &mut 
     let mut next = [std::cmp::Reverse(u64::MAX); CLASSES];
     for group in grants.chunk_by(|one, other| one.0 == other.0).rev() {
         for (token, mode) in group {
-            // With `Reverse` the greatest is the smallest of those that follow.
+            // The smallest conflicting token after this one.
             let excludes = |at: &usize| *at != mode_class(*mode) || *mode == LockMode::Exclusive;
             let limit = (0..CLASSES).filter(excludes).map(|at| next[at].0).min().unwrap_or(u64::MAX);
             while commits.next_if(|op| op.token > *token).is_some() {}
@@ -235,8 +236,8 @@ fn check_fencing(grants: &[(u64, LockMode)], commits: &[&FencedOp], found: &mut 
     }
 }
 
-/// Visibility, from the first token to the last. A read of durable data need not show a commit that
-/// was not to be durable.
+/// Visibility, from the first token to the last. A read of durable data need not show buffered
+/// commits.
 fn check_visibility(
     grants: &[(u64, LockMode)],
     commits: &[&FencedOp],

@@ -39,9 +39,9 @@ pub struct LeaseRecord {
     pub token: u64,
     /// Whether the lease has ended durably.
     pub ended: bool,
-    /// The lease is held at least until then.
+    /// The lease is held at least until this time.
     pub at_least: Option<LogicalTime>,
-    /// The lease is held at most until then, if that is known.
+    /// The lease is held at most until this time, if that is known.
     pub at_most: Option<LogicalTime>,
 }
 
@@ -52,8 +52,8 @@ struct Grant {
     requested_at: Option<LogicalTime>,
     id: Option<u64>,
     no_wait: bool,
-    /// The starts of its intervals, each with the end attempts that do not count: at the grant,
-    /// after each failed conversion, and in each later incarnation.
+    /// The starts of the grant's intervals: at the grant, after each failed conversion, and in each
+    /// later incarnation. Each start has the end attempts that did not end the interval.
     start_times: Vec<(LogicalTime, Vec<u64>)>,
     end_attempts: Vec<(u64, LogicalTime)>,
     is_over: bool,
@@ -136,8 +136,8 @@ impl Replay {
             }),
             LockEvent::Resumed { name, token } => self.with(name, *token, |grant| grant.resumed = true),
             LockEvent::Released { name, token, by, at } => self.with(name, *token, |grant| {
-                // Otherwise another client has ended the grant, and its lease row may still be
-                // there.
+                // If the grant was not held, another client has ended it, and the lease row may
+                // still exist.
                 grant.is_over |= grant.is_held_at(*at, *by);
             }),
             LockEvent::EndedDurably { name, token } => self.with(name, *token, |grant| grant.is_over = true),
@@ -184,8 +184,8 @@ impl Replay {
         self.grants.insert((name, token), grant);
     }
 
-    /// Continues the leases that were held when the last incarnation ended, for the rest of their
-    /// time by the wall clock.
+    /// Continues the leases that were held when the last incarnation ended. By the wall clock they
+    /// last for the rest of their time to live.
     fn opened(&mut self, before: LogicalTime, after: LogicalTime, wall: (u64, u64)) {
         let store_gone = self.store_gone.take();
         for grant in self.grants.values_mut() {
@@ -196,7 +196,7 @@ impl Replay {
                 Duration::from_millis(left)
             };
             if !term.renews && !grant.resumed {
-                // The clocks have whole milliseconds.
+                // Clocks are read in whole milliseconds, so the upper bound is rounded up.
                 let most = left(term.wall.1 + 1, wall.0) + Duration::from_millis(1);
                 grant.at_most = Some(after.after(most));
             }

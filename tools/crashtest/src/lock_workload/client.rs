@@ -14,7 +14,7 @@ use super::{LEASE_MAX_MS, LOCK_NAMES, SEMAPHORE, SEMAPHORE_PERMITS, SharedLocks}
 use crate::client::ClientId;
 use crate::rng::SeededRng;
 
-/// A wait that ends this long after its timeout has not ended by its timeout.
+/// A wait that ends this long after its timeout was not ended by the timeout.
 const LATE_WAIT: Duration = Duration::from_secs(60);
 
 const CATALOG: KeyspaceId = KeyspaceId(0);
@@ -26,9 +26,9 @@ const LEASE_MIN: Duration = Duration::from_millis(100);
 pub struct LockEnv<'a> {
     /// The store.
     pub store: &'a Store,
-    /// For the commit timestamps of its transactions.
+    /// To read the commit timestamps of the client's transactions.
     pub engine: &'a dyn Engine,
-    /// The keyspace of its rows.
+    /// The keyspace of the client's rows.
     pub rows: &'a Keyspace,
     /// The runtime of the store, with its clocks.
     pub runtime: &'a dyn Env,
@@ -68,7 +68,8 @@ impl EventWriter<'_> {
         at.tick
     }
 
-    /// Records that the attempt `by` found the grant ended; the attempt may have ended it itself.
+    /// Records that the end attempt `by` found the grant ended. The attempt itself may have ended
+    /// it.
     pub fn record_not_held(&self, name: &str, token: u64, by: u64) {
         let at = self.now();
         self.record(LockEvent::NotHeld { name: name.into(), token, by, at });
@@ -85,13 +86,13 @@ pub struct LockClient<'a> {
     pub(super) pause_max_ms: usize,
 }
 
-/// A held lock. Its drop is recorded first.
+/// A held lock. The end attempt is recorded before the guard is dropped.
 pub(super) struct HeldLock<'a> {
     pub events: EventWriter<'a>,
     pub name: String,
     pub mode: LockMode,
     pub token: u64,
-    /// The time to live of its lease, at least.
+    /// The time to live of the lease, at least.
     pub lease: Option<Duration>,
     guard: Option<LockGuard>,
 }
@@ -265,7 +266,7 @@ impl<'a> LockClient<'a> {
         }
     }
 
-    /// Checks the end of a wait without a grant: not before its timeout, and not long after.
+    /// Checks the end of a wait without a grant: it must not be before the timeout, nor long after.
     pub(super) fn check_refusal(&self, request: &LockRequest, requested: LogicalTime, why: Error) -> Result<(), Error> {
         let took = Duration::from_nanos(self.events.now().time.saturating_sub(requested.time));
         match (why.kind(), request.wait) {
@@ -357,7 +358,7 @@ impl<'a> LockClient<'a> {
         let free = self.env.store.is_free_lock(&name)?;
         let before = self.env.store.lock_holders(&name)?;
         let is_held = before.iter().any(|holder| holder.token == Some(Timestamp::from_u64(token)));
-        // A grant may still be held while its end is in progress, or after a failed conversion.
+        // The grant may still be held, while its end is in progress or after a failed conversion.
         if is_held || free {
             return Ok(());
         }

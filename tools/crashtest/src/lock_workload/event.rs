@@ -1,7 +1,8 @@
 //! Events of named locks: requests, grants, releases, losses. They are kept outside the store.
 //!
-//! The end of a grant is recorded before it is requested, and a grant after its call has returned.
-//! So between the two events the grant was certainly held, however the threads were scheduled.
+//! A grant is recorded after the call that requested it has returned, and the end of a grant before
+//! the call that ends it. So between the two events the grant was certainly held, however the
+//! threads were scheduled.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ pub struct LogicalTime {
 }
 
 impl LogicalTime {
-    /// The time after `time` has passed, before all other events of that time.
+    /// The logical time that is `time` later, ordered before all events of that moment.
     #[must_use]
     pub fn after(self, time: Duration) -> Self {
         Self { time: self.time.saturating_add(nanos(time)), tick: 0, ..self }
@@ -69,15 +70,16 @@ pub enum LockEvent {
     Renewed { name: String, token: u64, term: LeaseTerm },
     /// An attempt to end the grant, numbered `by`, is about to be made.
     EndAttempt { name: String, token: u64, by: u64, at: LogicalTime },
-    /// That attempt, a conversion, has failed. The grant is unchanged.
+    /// The end attempt `by`, which was a conversion, has failed. The grant is unchanged.
     EndFailed { name: String, token: u64, by: u64, at: LogicalTime },
-    /// A detached lease has a guard again, which may renew it.
+    /// A detached lease has a guard again, which may renew the lease.
     Resumed { name: String, token: u64 },
     /// The guard was released. The grant has ended durably, unless it was lost before.
     Released { name: String, token: u64, by: u64, at: LogicalTime },
     /// The store returned that the grant has ended durably.
     EndedDurably { name: String, token: u64 },
-    /// The grant was lost. `by` is the attempt that found it, which may also have ended it.
+    /// The grant was lost. `by` is the end attempt that found the loss; the attempt itself may have
+    /// ended the grant.
     NotHeld { name: String, token: u64, by: u64, at: LogicalTime },
     /// A transaction is about to commit.
     Commit(Box<LockCommit>),
@@ -127,7 +129,7 @@ pub struct LockRead {
     pub seen: u64,
 }
 
-/// Where lock clients record events. It must not depend on the store.
+/// Where lock clients record events. A recorder must not depend on the store.
 pub trait EventRecorder: Send + Sync {
     /// A number above all earlier ones.
     fn tick(&self) -> u64;

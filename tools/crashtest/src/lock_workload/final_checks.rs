@@ -22,7 +22,7 @@ const CATALOG: KeyspaceId = KeyspaceId(0);
 const LEASE_ROW_PREFIX: &[u8] = b"lock/";
 const LEASE_SURVIVES: &str = "lock: leases survive the process";
 const NOTHING_LEFT: &str = "lock: cleanup";
-/// Longer than any lease, and than the wait of an opening.
+/// Longer than any lease, and than an opening waits for leases.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest wait for a lease to expire.
 const EXPIRY_WAIT_MAX: Duration = Duration::from_millis(1500);
@@ -40,7 +40,7 @@ pub fn check_leases(
     let mut violations = Vec::new();
     for lease in replay(events).leases {
         if !lease.ended && rng.one_in(3) {
-            // Leave the lease, so that other clients have to wait for it.
+            // The lease stays, so that other clients have to wait for it.
             continue;
         }
         let most = lease.at_most.map(|most| Duration::from_nanos(most.time.saturating_sub(writer.now().time)));
@@ -90,7 +90,7 @@ fn check_lease(writer: &EventWriter<'_>, lease: &LeaseRecord, rng: &mut SeededRn
     }
 }
 
-/// The end of a killed process: at its last event.
+/// The end of a killed process: the time of its last event.
 pub fn store_gone(events: &[LockEvent]) -> Option<LockEvent> {
     let at = |event: &LockEvent| match event {
         LockEvent::StoreOpened(_, at, _)
@@ -104,7 +104,7 @@ pub fn store_gone(events: &[LockEvent]) -> Option<LockEvent> {
     events.iter().filter_map(at).max().map(LockEvent::StoreGone)
 }
 
-/// Looks up the commits whose outcome is unknown. All row locks must be resolved.
+/// Looks up the commits whose outcome is unknown. All row locks must have been resolved.
 pub fn resolve_unknown(open: &[LockCommit], engine: &dyn Engine, rows: &Keyspace) -> Vec<LockEvent> {
     let end = |commit: &LockCommit| {
         let (row, start_ts) = (rows.row_key(encode_key(&commit.marker)), Timestamp::from_u64(commit.start_ts));
@@ -117,7 +117,7 @@ pub fn resolve_unknown(open: &[LockCommit], engine: &dyn Engine, rows: &Keyspace
     open.iter().map(end).collect()
 }
 
-/// Checks, when no request waits, that only requests with a grant or an end were woken. A missing
+/// Checks, when no request waits, that a request was woken only by a grant or by its end. A missing
 /// wake-up shows as a wait that never ends.
 pub fn check_wakeups(store: &Store, counts: Counts) -> Option<Violation> {
     let stats = store.lock_stats();
@@ -134,8 +134,8 @@ pub fn check_only_leases(store: &Store) -> Option<Violation> {
     left.map(|entry| Violation::new(NOTHING_LEFT, format!("no lock is in use, and the lock table contains {entry:?}")))
 }
 
-/// Checks that every name can be locked within the time of the longest lease, and that nothing is
-/// left then. Only detached leases may exist when it is called.
+/// Checks that every name can be locked when its lease has expired, and that no lock is left then.
+/// Before the call only detached leases may exist.
 ///
 /// # Errors
 /// Errors of the store.

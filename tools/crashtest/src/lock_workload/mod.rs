@@ -2,8 +2,8 @@
 //!
 //! Lock clients take names exclusively, shared and as semaphores. They wait for a time, for ever or
 //! not at all, are cancelled, upgrade and downgrade. They hold leases that are shorter than some of
-//! their pauses, leave some of them to other clients and to later incarnations, and end each
-//! other's grants by force.
+//! their pauses, leave some leases to other clients and to later incarnations, and end each other's
+//! grants by force.
 //!
 //! Under a lock they commit fenced transactions that append to a row, and unfenced ones that are
 //! expected to lose updates. They read with `begin` and with `snapshot`, and write to a register
@@ -33,7 +33,7 @@ pub use client::{EventWriter, LockClient, LockEnv};
 
 /// The keyspace of the lock clients.
 pub const LOCK_KEYSPACE: &str = "locked";
-/// Names of exclusive and shared locks and leases.
+/// The names of exclusive and shared locks, and of leases.
 pub const LOCK_NAMES: [&str; 2] = ["a", "b"];
 /// The name of the semaphore.
 pub const SEMAPHORE: &str = "permits";

@@ -15,9 +15,9 @@ use crate::key_encoding::encode_key;
 enum Work {
     /// Writes its number to the row of the lock, fenced.
     Append,
-    /// Reads that row and writes another one, fenced.
+    /// Reads the row of the lock and writes another row, fenced.
     Read,
-    /// Increments another row, unfenced: an update is lost if another client increments
+    /// Increments a third row, unfenced: an update may be lost if another client increments
     /// concurrently.
     Unfenced,
 }
@@ -47,7 +47,8 @@ impl<'a> LockClient<'a> {
         TxnOptions::default().commit_protocol(config.protocol).durability(config.durability)
     }
 
-    /// A transaction under the lock. Meanwhile the guard may be shared.
+    /// Commits a transaction under the lock. The guard may be shared during the commit, so that
+    /// another client can drop it.
     fn commit(&mut self, mut held: HeldLock<'a>, work: Work) -> Result<Option<HeldLock<'a>>, Error> {
         let (fence, options) = (held.guard()?.fence(), self.options_of_txn());
         let mut txn = self.env.store.begin_with(options)?;
@@ -78,8 +79,8 @@ impl<'a> LockClient<'a> {
         Ok(is_back.then_some(held))
     }
 
-    /// Records the end of a transaction. If it returned that the lock was lost, the lock must be
-    /// lost.
+    /// Records the end of a transaction. An error that the lock was lost is also recorded as a
+    /// loss, because the checker verifies losses.
     fn record_answer(
         &self,
         number: u64,
@@ -171,7 +172,8 @@ impl<'a> LockClient<'a> {
     fn renew(&self, held: &mut HeldLock<'_>) -> Result<(), Error> {
         let from = (self.events.now(), self.env.runtime.unix_millis());
         let time = Duration::from_millis(LEASE_MAX_MS);
-        // The new term is longer, so an attempt without an answer shortens nothing.
+        // The new term is not shorter than the old one, so a renewal without an answer cannot end
+        // the lease earlier.
         self.events.record(LockEvent::Resumed { name: held.name.clone(), token: held.token });
         match held.guard()?.renew(time) {
             Ok(()) => {
@@ -221,8 +223,8 @@ impl<'a> LockClient<'a> {
         }
     }
 
-    /// A transaction that began before the lock was taken: it sees everything committed under the
-    /// lock before, or is refused.
+    /// Runs a transaction that began before the lock was taken. The transaction must see everything
+    /// that earlier holders have committed, or be refused.
     pub(super) fn begin_before_lock(&mut self) -> Result<(), Error> {
         let options = self.options_of_txn();
         let mut txn = self.env.store.begin_with(options)?;
@@ -291,7 +293,7 @@ impl<'a> LockClient<'a> {
         }
     }
 
-    /// The token of the lock that this call has taken.
+    /// The token of the lock that the call with this reason has taken.
     fn own_token(&self, name: &str, why: &str) -> Option<u64> {
         let holders = self.env.store.lock_holders(name).ok()?;
         let own = holders.iter().find(|holder| holder.reason.as_deref() == Some(why))?;

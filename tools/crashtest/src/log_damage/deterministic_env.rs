@@ -12,8 +12,8 @@ use crate::sim::BACKGROUND_THREAD;
 
 /// An arbitrary time.
 const NOW_MS: u64 = 1_800_000_000_000;
-/// Owner ids count up from here. Records encode them without leading zeros; all have the same
-/// length here.
+/// Owner ids count up from this number. Records encode an id without leading zeros; from this
+/// number on all ids of a run, and so the records, have the same length.
 const RANDOM: u64 = 1 << 21;
 const POLL: Duration = Duration::from_micros(100);
 
@@ -86,7 +86,8 @@ impl Parker for GatedParker {
 /// The gate of the background thread. See [`DeterministicEnv`].
 #[derive(Default)]
 pub struct CleanupGate {
-    /// One state, so that the thread cannot pass while the gate is being closed.
+    /// Both flags are under one mutex, so that the thread cannot pass while the gate is being
+    /// closed.
     state: Mutex<GateState>,
     background_parker: Mutex<Option<Arc<dyn Parker>>>,
 }
@@ -137,7 +138,8 @@ impl CleanupGate {
     }
 }
 
-/// Opens the gate on drop: the store waits for the thread when it is closed.
+/// Opens the gate on drop: closing the store waits for the background thread, which must be able to
+/// pass.
 pub struct OpenOnDrop(pub Arc<CleanupGate>);
 
 impl Drop for OpenOnDrop {

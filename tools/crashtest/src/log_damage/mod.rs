@@ -1,23 +1,23 @@
 //! A small store whose log is truncated at every byte, or has a flipped bit.
 //!
-//! Every other truncated log ends with zeros, as the store preallocates them. Half of these also
-//! have every other page of the old content, as a power cut may leave them.
+//! Every other truncated log ends with zeros, as the store preallocates them. Half of the logs with
+//! zeros also have every other page of the old content, as a power cut may leave it.
 //!
 //! A seed makes a store with one client and records the length of the log at every answer.
 //! [`crate::log_parser`] decides what a replay of the damaged log must find: which frames are
-//! readable, and whether a later valid frame proves that acknowledged commits are missing. If so,
-//! the store must refuse to open with a clear error, and open without these commits when the loss
-//! is accepted. Otherwise it must open. A log that ends early, followed by zeros only, never proves
-//! a loss.
+//! readable, and whether a later valid frame proves that acknowledged commits are missing. With
+//! such a proof the store must refuse to open with a clear error, and must open without these
+//! commits when the loss is accepted. Without a proof it must open. A log that ends early, followed
+//! by zeros only, never proves a loss.
 //!
-//! A store that opens has everything that was acknowledged while the log was no longer than its
-//! readable part, and of the rest a prefix in commit order. It never panics. So a flipped bit in
-//! one of the two header copies costs nothing, and one in a frame is detected as soon as a later
-//! frame is a proof.
+//! A store that opens has every commit that was acknowledged while the log was no longer than its
+//! readable part is now, and of the later commits a prefix in commit order. Opening never panics.
+//! So a flipped bit in one of the two header copies loses nothing, and a flipped bit in a frame is
+//! detected if a later frame proves that the damaged frame was durable.
 //!
 //! The store has a deterministic clock and random numbers, so a seed always makes a log of the same
-//! shape. Only no-op frames of an idle log depend on timing. So a case counts positions without
-//! them, as `sample_store` says, and names the same byte of the same frame each time.
+//! shape. Only no-op frames of an idle log depend on timing. So positions are counted without no-op
+//! frames (see `sample_store`), and a case names the same byte of the same frame each time.
 
 mod deterministic_env;
 mod sample_store;
@@ -113,7 +113,8 @@ pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
         anyhow::ensure!(case.position <= last, "the log of seed {} has the positions 0 to {last}", case.seed);
         run_case(args, &sample, case, &mut outcome)?;
     } else {
-        // One store for each protocol and one with large transactions; more while there is time.
+        // There is one store for each protocol, and one with large transactions. With a time limit,
+        // more follow.
         let mut seed = args.seed;
         while clock.allows(seed - args.seed, STORES) && !args.should_stop(&outcome) {
             let sample = build(seed)?;
@@ -234,7 +235,7 @@ fn verify_no_panic(target: &StoreUnderTest<'_>, client_log: ClientLog) -> StoreR
     })
 }
 
-/// Truncates the log. After an odd offset there are zeros, and after every other of these also some
+/// Truncates the log. After an odd offset zeros follow, and after every second odd offset also some
 /// old pages.
 fn cut(log: &mut Vec<u8>, offset: usize) {
     let was = log.clone();
@@ -257,7 +258,7 @@ fn check_opening(replayed: Option<ReplayResult>, report: &StoreReport) -> Vec<Vi
             format!("the store opens without an error, and a durable commit is missing: {replayed:?}"),
         )),
         (None, _) => {}
-        // Without any header it is unknown whether there was a log.
+        // Without a valid header nothing is known of the log, so the store may open or refuse to.
         (Some(why), replayed) => {
             let is_clear = matches!(why.kind(), ErrorKind::Corruption(text)
                 if fingerprint(text).is_some() && text.contains("Builder::accept_data_loss"));
@@ -281,7 +282,7 @@ fn check_accepted(report: &StoreReport) -> Vec<Violation> {
     violations
 }
 
-/// The id of the loss in the error text of a refused opening.
+/// The fingerprint of the loss, from the error text of a refused opening.
 pub fn fingerprint(text: &str) -> Option<u64> {
     let (_, rest) = text.split_once("(loss ")?;
     rest.split_once(')').filter(|(name, _)| name.len() == 16).and_then(|(name, _)| u64::from_str_radix(name, 16).ok())

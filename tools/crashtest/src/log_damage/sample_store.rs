@@ -1,13 +1,12 @@
 //! Builds the store whose log is damaged, and records the length of the log at every answer.
 //!
-//! The store writes no-op frames when its log is idle, which depends on timing. So positions in the
-//! log are counted without them: first the two headers, then the frames with content, in their
-//! order, then the no-op frames and the rest of the header blocks. The part before the no-op frames
-//! is the same in every run of a seed.
+//! The store writes no-op frames when its log is idle, which depends on timing. So no-op frames
+//! come last in the order of positions: first the two headers, then the frames with content, in
+//! their order, then the no-op frames and the rest of the header blocks. The part before the no-op
+//! frames is the same in every run of a seed.
 //!
-//! The log is copied when its last no-op frame is there, so that everything in it has a durability
-//! proof. Even seeds drop this frame, as after an earlier power cut, and their last commits have no
-//! proof.
+//! The log is copied after its last no-op frame, so every commit in it has a durability proof. Even
+//! seeds drop this frame, as an earlier power cut would, so their last commits have no proof.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -59,7 +58,7 @@ pub struct SampleStore {
     /// The number of large commits.
     pub large_commits: u64,
     commits: Vec<(u64, Entry)>,
-    /// Each with the length of the log.
+    /// Each answer, with the length of the log when the answer was recorded.
     answers: Vec<(usize, u64, Answer)>,
 }
 
@@ -92,7 +91,7 @@ impl SampleStore {
         (client_log, acknowledged)
     }
 
-    /// The offset of a position in the log; the end for later ones.
+    /// The offset of a position in the log; the end of the log for later positions.
     pub fn offset(&self, position: usize) -> usize {
         let mut left = position;
         for range in &self.ranges {
@@ -147,9 +146,10 @@ pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
         .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let _open = OpenOnDrop(Arc::clone(&gate));
     let (second, rows) = (store.keyspace(SECOND)?, store.keyspace(ROWS)?);
-    // Background work after an opening would write at a random place of the log.
+    // Background work after the opening would write to the log at a random time.
     gate.close_after_cleanup();
-    // Where every transaction is large, the creation of the keyspaces must be cleaned up, too.
+    // If every transaction is large, so are those that created the keyspaces, and their locks must
+    // be cleaned up.
     gate.finish_large_transactions(&store);
     let log = segments(dir.path())?.into_iter().next().ok_or_else(|| anyhow::anyhow!("no log"))?;
     let recorder = LengthRecorder::new(&log);
@@ -169,11 +169,11 @@ pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
     }
     let large_commits = store.stats().commits_large;
     anyhow::ensure!((large_commits > 0) == seed.is_multiple_of(LARGE_EVERY), "{large_commits} large commits");
-    // The cleanup of a large transaction is no commit and causes no sync, and without a sync there
-    // is no no-op frame.
+    // The cleanup of a large transaction causes no sync, and without a sync the store writes no
+    // no-op frame.
     engine.storage().sync()?;
     await_no_op(&log)?;
-    // The files while the store is open: closing would write more.
+    // The files are read while the store is open, because closing would write more.
     let mut files = Vec::new();
     read_files(dir.path(), Path::new(""), &mut files)?;
     let segments_begun =

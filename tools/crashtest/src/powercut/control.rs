@@ -23,7 +23,7 @@ pub struct Lost {
 }
 
 /// Writes the files and syncs one of them, but not its tail. Must be called right before the power
-/// cut: any sync of the file system also writes new directory entries.
+/// cut: a sync of any file also writes new directory entries, so the cut could not lose them.
 pub fn write(disk: &Path) -> io::Result<()> {
     let mut synced = File::create_new(disk.join(SYNCED))?;
     synced.write_all(BODY)?;
@@ -33,8 +33,8 @@ pub fn write(disk: &Path) -> io::Result<()> {
     File::create_new(disk.join(UNSYNCED))?.write_all(TAIL)
 }
 
-/// Counts what was lost. The files are removed: replacing a file would write it out when it is
-/// closed.
+/// Counts what was lost. The files are removed, because replacing an existing file would write it
+/// out when it is closed.
 pub fn count(disk: &Path) -> io::Result<Lost> {
     let body = fs::read(disk.join(SYNCED))?;
     if !body.starts_with(BODY) {

@@ -1,13 +1,14 @@
-//! A log whose second-to-last segment has lost its end, at every frame after its last sync, or one
-//! page; the last segment is complete.
+//! A log whose second-to-last segment has lost its end or one page, while the last segment is
+//! complete. Every frame after the last sync is tried as the place of the damage.
 //!
-//! The log continues in a new segment without a sync of the old one, so a power cut can leave this
-//! state. Replaying the new segment after the hole would recover later commits without earlier
-//! ones. What is recovered must be a prefix that contains everything synced.
+//! The log continues in a new segment without a sync of the old segment, so a power cut can leave
+//! this state. Replaying the new segment after the hole would recover later commits without earlier
+//! commits. The recovered rows must be a prefix that contains everything synced.
 //!
-//! If the old segment was synced and the new one has frames that prove it, the same image is a data
-//! loss: the store must refuse to open, and keep the unread segments when the loss is accepted.
-//! [`crate::log_parser`] decides which of the two it is. Every image is made in both ways.
+//! If the old segment was synced and the new segment has frames that prove the sync, the same
+//! damage is a data loss: the store must refuse to open, and must keep the unread segments when the
+//! loss is accepted. [`crate::log_parser`] decides whether there is such a proof. Every image is
+//! made with and without a proof.
 //!
 //! One client commits numbered rows in order, so a prefix is the rows up to some number.
 
@@ -35,7 +36,7 @@ const ROWS_IN_NEW_SEGMENT: u64 = 10;
 const ZEROS_BYTES: usize = 100_000;
 /// The unit that a disk writes or loses.
 const PAGE_BYTES: usize = 4096;
-/// After this many rows without a second segment the test fails.
+/// If there is no second segment after this many rows, the case fails.
 const ROWS_MAX: u64 = 2000;
 
 /// Checks the damaged logs of a seed.
@@ -44,7 +45,8 @@ pub fn run_log(args: &LayerArgs, seed: u64, outcome: &mut LayerResult) {
     let violations = match image(seed) {
         Ok(image) => {
             let violations = check_image(&image, outcome);
-            // In a full run the cases are the power cuts of real disks.
+            // Counted as a case only in a replay: in a run of the layer the cases are power cuts of
+            // disks.
             outcome.cases += u64::from(args.case.is_some());
             if violations.is_empty() {
                 return;
@@ -65,7 +67,7 @@ struct Image {
     newer: (PathBuf, Vec<u8>),
     /// The newer segment as if it had been written before the older one was synced.
     unsynced: Vec<u8>,
-    /// The number of rows, and of those that were synced.
+    /// The number of all rows, and of the synced rows.
     rows: u64,
     synced: u64,
     /// Where the older segment may have lost its end.
@@ -75,11 +77,11 @@ struct Image {
 /// How the older segment is damaged after a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
-    /// The file ends there.
+    /// The file ends after the frame.
     Ends,
-    /// Only zeros follow.
+    /// Only zeros follow the frame.
     Zeros,
-    /// The page there is zero, and later pages are intact.
+    /// The page after the frame is zero, and later pages are intact.
     Page,
 }
 
@@ -89,14 +91,14 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     let dir = scratch_dir()?;
     let store = builder().commit_protocol(protocol).open(dir.path())?;
     let rows = store.keyspace("rows")?;
-    // Copied before any flush, because a flush syncs the log.
+    // The image is copied before any flush, because a flush syncs the log.
     let store_dir = scratch_dir()?;
     copy_dir(dir.path(), store_dir.path())?;
     let segments_begun = || -> anyhow::Result<Vec<PathBuf>> {
         let files = segments(dir.path())?.into_iter();
         Ok(files.filter(|file| fs::read(file).is_ok_and(|file| header(&file).is_some())).collect())
     };
-    // Kept open: the segment is removed when its rows are in the tables.
+    // The file is kept open, because the segment is removed when its rows are in the tables.
     let older = segments_begun()?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
     let mut older_file = fs::File::open(&older)?;
     let (mut done, mut synced, mut length) = (0, 0, 0);
@@ -117,7 +119,7 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     }
     let newer = segments_begun()?.pop().ok_or_else(|| anyhow::anyhow!("no second segment"))?;
     for behind in 1..=ROWS_IN_NEW_SEGMENT {
-        // The last row proves that all earlier ones are durable.
+        // After this sync the frame of the last row proves that all earlier rows are durable.
         if behind == ROWS_IN_NEW_SEGMENT {
             store.sync()?;
         }

@@ -1,14 +1,14 @@
 //! Power cuts: a store on a real file system that stops at a random time and loses unsynced data.
 //!
-//! A store has a few incarnations on one disk. In each, clients run in a child process until the
-//! power cut: the file system is shut down without writing its journal, the process is killed, and
-//! the file system is mounted again. Then a copy of the store is opened and verified: what was
-//! acknowledged as durable is there, and other commits are lost from the end only. The next
-//! incarnation continues with the original.
+//! A store has a few incarnations on one disk. In each incarnation clients run in a child process
+//! until the power cut: the file system is shut down without writing its journal, the process is
+//! killed, and the file system is mounted again. Then a copy of the store is opened and verified:
+//! every commit acknowledged as durable must be there, and other commits may be lost from the end
+//! only. The next incarnation continues with the original store.
 //!
 //! A power cut without a loss proves nothing. So just before each cut the harness appends unsynced
-//! bytes to a synced file and creates a file without a sync, and counts how often they are lost.
-//! And the log of the store must be shorter after some cut than before.
+//! bytes to a synced file and creates a file without a sync, and counts how often they are lost. In
+//! addition the log of the store must be shorter after some cut than before it.
 //!
 //! [`logs`] constructs what a power cut does rarely: the second-to-last segment of the log loses
 //! its end, and the last one does not.
@@ -44,7 +44,7 @@ const LAYER: &str = "powercut";
 const DISK_KIB: u64 = 96 << 10;
 const QUICK_CUTS: u64 = 20;
 const CUTS: u64 = 200;
-/// Of five disks in a row these flush continuously, and their clients sync nothing.
+/// Of five disks in a row, these two flush continuously, and their clients never sync.
 const FLUSH_HEAVY: [u64; 2] = [2, 4];
 /// Power cuts of one disk.
 const INCARNATIONS: u32 = 4;
@@ -112,7 +112,7 @@ fn run_all(args: &LayerArgs, clock: RunClock, outcome: &mut LayerResult) {
         run_disk(args, seed, INCARNATIONS.min(u32::try_from(left).unwrap_or(INCARNATIONS)), outcome);
         seed += 1;
     }
-    // These need no disk of their own.
+    // Damaged logs need no disk of their own.
     for seed in args.seed..args.seed + if args.quick { 1 } else { 4 } {
         if !args.should_stop(outcome) {
             logs::run_log(args, seed, outcome);
@@ -150,7 +150,7 @@ fn plan_incarnations(seed: u64, args: &LayerArgs, disk: &Disk, rng: &mut SeededR
     let (workload, large_transaction_bytes) = workload_for(seed, rng);
     let modes = [DurabilityMode::Sync, DurabilityMode::Sync, DurabilityMode::Buffered, DurabilityMode::Mixed];
     let small = rng.one_in(3);
-    // A flush whose segment is not synced otherwise shows whether it syncs the segment first.
+    // If nothing else syncs the segment, a power cut shows whether the flush syncs it first.
     let unsynced = FLUSH_HEAVY.contains(&(seed % 5));
     ChildConfig {
         store_dir: disk.path().join("store"),
@@ -165,7 +165,7 @@ fn plan_incarnations(seed: u64, args: &LayerArgs, disk: &Disk, rng: &mut SeededR
         transactions: 0,
         long_value_every: [0, 2, 8][rng.below(3)],
         history_ms: [None, Some(20)][rng.below(2)],
-        // Small enough for flushes within an incarnation.
+        // Buffers small enough for flushes within an incarnation.
         write_buffer_bytes: if unsynced { 1 << 20 } else { 4 << 20 },
         filler_bytes: if small || unsynced { 30 << 10 } else { 0 },
         sync_every: if unsynced { 0 } else { SYNC_EVERY },
@@ -243,7 +243,7 @@ fn cut_once(
     let acknowledged = client_log.acknowledged();
     let mut child = ChildMonitor::start(disk.command(&arguments), client_log)
         .map_err(|why| format!("cannot start the child: {why}"))?;
-    // Mostly while clients run; sometimes while the store opens.
+    // The cut mostly comes while clients run, and sometimes while the store opens.
     if !rng.one_in(6) {
         child.wait(HANG_TIMEOUT, |received| received.ready);
         if interrupt::is_requested() {
@@ -259,15 +259,15 @@ fn cut_once(
     drop(before);
 
     control::write(&disk.proc_path()).map_err(|why| format!("control files: {why}"))?;
-    // A stopped process writes nothing after the log is measured; the files cannot be read after
-    // the cut.
+    // In half of the cases the process is stopped, so that it writes nothing after the log is
+    // measured. The log must be measured here, since its files cannot be read after the cut.
     if rng.one_in(2) {
         child.stop().map_err(|why| format!("cannot stop the process: {why}"))?;
     }
     let long = log_bytes(&disk.proc_path().join("store"));
     // A sync during ext4's shutdown may succeed although the new file length is lost: the kernel
-    // checks for the shutdown when a sync begins. Real disks do not do that, so acknowledgements
-    // are ignored from here on.
+    // checks for the shutdown when a sync begins. A real power cut has no such window, so
+    // acknowledgements are ignored from here on.
     child.received().ignore_answers = true;
     disk.cut_power().map_err(|why| format!("cannot cut the power: {why}"))?;
     std::thread::sleep(Duration::from_micros(rng.below(10_000) as u64));

@@ -1,7 +1,8 @@
 //! The coloured tables: visits of crash points by environment, and mutants by layer.
 //!
-//! They are tables, not drawings: the numbers need no colours, and screen readers get headers. A
-//! colour is a power of ten, so that the legend states exactly what it means.
+//! They are tables, not drawings: the numbers can be read without colours, and screen readers get
+//! headers. Each colour stands for a power of ten, so that the legend can state exactly what it
+//! means.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use crate::run_report::{MutantResult, MutantTrial, RunReport};
 
 use super::format::{count, time};
 
-/// From one visit to a million and more.
+/// The number of colours, one for each power of ten from one visit to a million and more.
 const COLOURS: usize = 7;
 
 type Environments<'a> = BTreeMap<&'a str, BTreeMap<&'a str, u64>>;

@@ -64,7 +64,7 @@ fn add_tried(existing: &mut MutantTrial, other: MutantTrial) {
     }
 }
 
-/// The first finding is kept; until then the times are added.
+/// Keeps the first finding. Until a run has found the mutant, the times of the runs are added.
 fn add_mutant(existing: &mut MutantResult, other: MutantResult) {
     for trial in other.trials {
         match existing.trials.iter_mut().find(|one| one.layer == trial.layer) {

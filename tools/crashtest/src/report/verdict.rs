@@ -1,6 +1,6 @@
 //! Whether a run passed, and if not, why not.
 //!
-//! [`RunReport::passed`] checks each part. A run without any part would pass all of them, so
+//! [`RunReport::passed`] checks each part. A run without any part would pass every check, so
 //! "nothing was run" is a reason of its own.
 
 use crate::layer_result::LayerResult;

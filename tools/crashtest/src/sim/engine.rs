@@ -1,5 +1,5 @@
-//! An engine that yields to the scheduler before each call, and that fails when its process is
-//! dead.
+//! An engine that yields to the scheduler before each call. When its process is dead, every call
+//! fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +18,8 @@ use super::scheduler::Scheduler;
 /// The metadata key of the oracle's high-water mark.
 pub const HIGH_WATER: &str = "oracle";
 
-/// Whether a simulated process is dead. Its threads run to their end, but nothing that they do has
-/// any effect.
+/// Whether a simulated process is dead. The threads of a dead process run to their end, but their
+/// calls have no effect.
 pub type ProcessDead = Arc<AtomicBool>;
 
 /// An engine as one simulated process uses it. See the [module](self).
@@ -54,8 +54,8 @@ impl<E: Engine> ScheduledEngine<E> {
         Self { sync_time: sync_takes, ..self }
     }
 
-    /// Makes the next reservation of the oracle fail. There are so few that random faults seldom
-    /// hit one.
+    /// Makes the next reservation of the oracle fail. Reservations are so rare that random faults
+    /// seldom hit one.
     pub fn fail_reservation(&self) {
         self.fail_next_reservation.store(true, Ordering::SeqCst);
     }
@@ -117,8 +117,8 @@ impl<E: Engine> Engine for ScheduledEngine<E> {
 
     fn sync(&self) -> Result<(), EngineError> {
         self.scheduler.yield_point("sync");
-        // A write in the first half of the sync becomes durable without having been requested; one
-        // in the second half does not.
+        // A write that another thread makes in the first half of the sync becomes durable as well,
+        // although the request was earlier. A write in the second half does not.
         self.scheduler.sleep(self.sync_time / 2);
         alive(&self.dead)?;
         let synced = self.engine.sync();

@@ -1,8 +1,8 @@
 //! Seeded simulation of the real protocol and the real core: many threads, of which one runs at a
 //! time, on a machine in memory whose crashes lose unsynced data.
 //!
-//! The disk of the log tears and reorders writes, the tables below it flush at random, and flushes
-//! and openings are interrupted by crashes, too. Where several processes share one engine, the
+//! The disk of the log tears and reorders writes, and the tables below the log flush at random.
+//! Crashes also interrupt flushes and openings. Where several processes share one engine, the
 //! engine is a map in memory without a core.
 //!
 //! The seed decides everything: the workload, the number of incarnations, the thread schedule, the
@@ -75,7 +75,7 @@ pub struct SimStats {
 }
 
 impl SimStats {
-    /// Whether the history has enough transactions and a crash, and counts.
+    /// Whether the history counts: it has enough transactions and a crash.
     fn is_enough(&self) -> bool {
         self.crashes > 0 && self.attempted >= TRANSACTIONS_MIN
     }
@@ -85,7 +85,7 @@ impl SimStats {
 pub struct SimResult {
     /// A digest, equal in every run of the seed.
     pub digest: u64,
-    /// Whether the history has enough transactions and a crash, and counts.
+    /// Whether the history counts: it has enough transactions and a crash.
     pub is_valid: bool,
     /// The number of transactions.
     pub transactions: usize,

@@ -22,15 +22,16 @@ pub const READER: &str = "reader";
 pub const LOCK_CLIENT: &str = "lock client";
 /// A history counts if it attempted at least this many transactions and had a crash.
 pub const TRANSACTIONS_MIN: u64 = 50;
-/// Later incarnations do not crash, so that every history ends.
+/// Incarnations from this number on do not crash, so that every history ends.
 const CRASHES_MAX: u32 = 6;
-/// After this many incarnations a history that does not count yet ends: a few in ten thousand.
+/// A history that does not count after this many incarnations is given up: a few in ten thousand.
 pub const INCARNATIONS_MAX: u32 = CRASHES_MAX + 4;
 /// One history in this many has transactions with many rows, which take long.
 const LARGE_EVERY: usize = 60;
 /// One history in this many has a focus.
 const FOCUSED_EVERY: usize = 2;
-/// Shorter than the stall of a thread.
+/// A snapshot age limit shorter than the longest stall, so that a snapshot expires while its thread
+/// is stalled.
 const SHORT_AGE_LIMIT: Duration = Duration::from_millis(30);
 /// The default of `large_transaction_bytes`; simulated transactions are smaller.
 const NEVER_LARGE: usize = 16 << 20;
@@ -50,8 +51,8 @@ const LOCK_POINTS: [CrashPoint; 7] = [
     CrashPoint::LockHandedOver,
 ];
 
-/// The table of crash points. If it is invalid, crashes come anywhere; the check of the run against
-/// the table reports the error.
+/// The table of crash points. If the table is invalid, crashes come at random steps only; the check
+/// of the run against the table reports the error.
 static POINTS: LazyLock<Vec<PointRow>> = LazyLock::new(|| table().unwrap_or_default());
 
 /// What a seed decides before the run.
@@ -61,9 +62,9 @@ pub struct SimPlan {
     pub mode: Mode,
     pub workload: &'static dyn Workload,
     pub clients: usize,
-    /// Of all incarnations and clients together.
+    /// The number of transactions of all incarnations and clients together.
     pub transactions: u64,
-    /// The least number; more follow until the history counts.
+    /// The least number of incarnations; more follow until the history counts.
     pub incarnations: u32,
     pub protocol: CommitProtocol,
     pub mixed_configs: bool,
@@ -117,15 +118,16 @@ pub struct SimPlan {
 /// Situations that chance brings about too seldom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Focus {
-    /// Transactions are committed with locked rows whose primary is in the keyspace that the next
-    /// incarnation drops first. Its data must not be deleted before these locks are resolved.
+    /// A crash leaves locked rows of committed transactions, with the primary in the keyspace that
+    /// the next incarnation drops first. The keyspace has the status of these transactions, so its
+    /// data must not be deleted before the locks are resolved.
     DropWithOrphans,
     /// A keyspace is dropped as soon as a large transaction has its primary there, and the power is
-    /// cut when its data is deleted.
+    /// cut when the keyspace's data is deleted.
     DeleteDuringLarge,
     /// History is read while its retention is short.
     ShortHistory,
-    /// Snapshots expire during a commit that overwrites a row deleted meanwhile.
+    /// Snapshots expire during a commit that overwrites a row which was deleted after the snapshot.
     ExpireDuringCommit,
 }
 
@@ -148,7 +150,7 @@ impl Focus {
 #[derive(Clone, Copy, Debug)]
 pub struct Crash {
     pub trigger: Trigger,
-    /// If the crash has not come when three quarters of the transactions were attempted, it comes
+    /// After three quarters of the transactions were attempted, a crash that has not come yet comes
     /// within this many yields.
     pub deadline_yields: Option<u64>,
 }
@@ -237,8 +239,7 @@ impl SimPlan {
             Focus::DropWithOrphans => {
                 self.drops_keyspaces = true;
                 self.protocol = CommitProtocol::TwoPhase;
-                // In small batches, since otherwise no transaction would be left committed with
-                // locked rows.
+                // Without small batches no committed transaction would be left with locked rows.
                 self.batch_rows_max = 2;
                 (self.incarnations, self.background_resolve) = (3, rng.one_in(2));
             }
@@ -265,7 +266,7 @@ impl SimPlan {
         if self.has_drop_focus() { 2 } else { SECOND_EVERY }
     }
 
-    /// The configuration of one client, random where clients differ.
+    /// The configuration of one client. With `mixed_configs` the clients differ at random.
     pub fn random_client_config(&self, rng: &mut SeededRng) -> ClientConfig {
         let config = self.client_config();
         if !self.mixed_configs {
@@ -286,7 +287,7 @@ impl SimPlan {
         ClientConfig { protocol: self.protocol, durability: self.durability, long_value_every: self.long_value_every }
     }
 
-    /// Whether an incarnation may crash. Later ones bring the history to its end.
+    /// Whether an incarnation may crash. From `CRASHES_MAX` on none does, so that the history ends.
     pub fn may_crash(incarnation: u32) -> bool {
         incarnation < CRASHES_MAX
     }
@@ -315,7 +316,7 @@ impl SimPlan {
             return Crash { trigger: Trigger::Step(1 + rng.below(2500) as u64), deadline_yields: at_last };
         };
         let visit = if is_once_per_incarnation(point) { 1 } else { 1 + rng.below(self.visits_max) as u64 };
-        // A point of closing comes after all transactions, so it has no deadline.
+        // Closing comes after all transactions, so a crash there needs no deadline.
         Crash {
             trigger: Trigger::CrashPoint(point, visit, 0),
             deadline_yields: at_last.filter(|_| !is_close_point(point)),
@@ -369,7 +370,7 @@ pub fn random_retention(rng: &mut SeededRng) -> [HistoryRetention; 3] {
     })
 }
 
-/// Points that a single process reaches only if it finds something of an earlier incarnation.
+/// Points that a single process reaches only if an earlier incarnation has left locks.
 fn is_recovery_point(point: CrashPoint) -> bool {
     use CrashPoint as P;
     matches!(

@@ -1,4 +1,4 @@
-//! The client log of a simulation: records of dead processes are ignored.
+//! The client log of a simulation. What the threads of a dead process record is ignored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -16,11 +16,11 @@ use crate::layer_result::{Failure, LayerResult};
 use crate::points::Environment;
 use crate::violation::Violation;
 
-/// One history in this many runs twice and must be identical. The number is odd, so that both modes
-/// are covered.
+/// One history in this many runs twice and must be identical. The number is odd, so that its
+/// multiples are seeds of embedded (even) and of shared (odd) histories.
 const RERUN_EVERY: u64 = 49;
-/// One history in this many may have too few transactions or no crash; it is checked but not
-/// counted. With more of them the plan is wrong.
+/// One history in this many may have too few transactions or no crash. Such a history is checked
+/// but not counted. If there are more of them, the run fails, because the plan is wrong.
 const DISCARDED_EVERY: u64 = 100;
 /// How many failures are saved.
 const FAILURES_MAX: usize = 20;
@@ -34,8 +34,8 @@ const LOCKS_EVERY: u64 = 6;
 /// The metrics: unfenced commits under locks, and those that violated the lock order.
 const UNFENCED: &str = "unfenced commits";
 const OUT_OF_LOCK_ORDER: &str = "unfenced commits that violated the lock order";
-/// A run with this many histories of locks must have reached all of their crash points, and must
-/// have seen a violation without fences.
+/// A run with at least this many lock histories must have reached the crash points of ended and
+/// handed-over grants, and an unfenced commit must have violated the lock order.
 const LOCK_HISTORIES_MIN: u64 = 200;
 
 /// The number of histories of a quick run, and of a full one.
@@ -125,7 +125,7 @@ pub fn run_with(args: &SimArgs) -> anyhow::Result<LayerResult> {
     Ok(total)
 }
 
-/// What a run with lock histories must have reached.
+/// Checks that a run with enough lock histories has tested handovers and fences.
 fn check_lock_coverage(total: &LayerResult) -> Vec<Failure> {
     let unfenced = total.metrics.get(UNFENCED).map_or(0, Vec::len) as u64;
     if unfenced < LOCK_HISTORIES_MIN {
@@ -153,9 +153,9 @@ fn harness_failure(how: String) -> Failure {
 
 /// The result of some seeds.
 struct Round {
-    /// Of histories that count or that failed.
+    /// The result of the histories that count or that failed.
     outcome: LayerResult,
-    /// How many do not count.
+    /// The number of histories that do not count.
     discarded: u64,
 }
 

@@ -7,10 +7,10 @@ use percolite::env::{Env, JoinHandle, Parker, Watermark};
 
 use super::scheduler::{Scheduler, ThreadId, current};
 
-/// The most yields before a thread sleeps: as many as a leader may need.
+/// The most yields of a spinning thread before it sleeps: as many as a leader may need.
 const YIELDS_MAX: u64 = 32;
 
-/// Time, random numbers and threads from the scheduler. Each process has its own wall clock.
+/// Takes time, random numbers and threads from the scheduler. Each process has its own wall clock.
 pub struct SimRuntime {
     scheduler: Arc<Scheduler>,
     clock_off_by_ms: i64,
@@ -70,8 +70,9 @@ struct SimParker {
 }
 
 impl Parker for SimParker {
-    /// A park may end spuriously, and here long ones often do. What is done every second would
-    /// otherwise hardly happen in the few milliseconds of virtual time of a history.
+    /// A park may end spuriously. Here half of the parks with a timeout end within 4 ms: a history
+    /// has only a few milliseconds of virtual time, in which work that is due every second would
+    /// hardly ever run.
     fn park(&self, at_most: Option<Duration>) {
         let hasty = Duration::from_micros(self.scheduler.random() % 4000);
         let at_most =
@@ -86,7 +87,7 @@ impl Parker for SimParker {
 
 struct SimWatermark {
     scheduler: Arc<Scheduler>,
-    /// The number, and the waiting threads, each with its number.
+    /// The watermark's number, and the waiting threads, each with the number that it waits for.
     state: Mutex<(u64, Vec<(u64, ThreadId)>)>,
 }
 

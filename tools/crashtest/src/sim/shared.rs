@@ -1,6 +1,6 @@
-//! A history of an engine that several processes share. Each process has a bad network to it, and
-//! may die anywhere and leave its locks to the others. The engine itself does not crash; requests
-//! arrive late, twice or never.
+//! A history of an engine that several processes share. Each process reaches the engine over a bad
+//! network, on which requests arrive late, twice or never. A process may die anywhere and leave its
+//! locks to the other processes. The engine itself does not crash.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,14 +24,14 @@ use crate::invariants::check_structure;
 use crate::rng::SeededRng;
 use crate::violation::Violation;
 
-/// Longer than any clock offset: after this time every lock has expired.
+/// After this time every lock has expired, even if the clock was set back by hours.
 const A_DAY: Duration = Duration::from_secs(24 * 3600);
 const A_DAY_MS: i64 = 24 * 3_600_000;
 
 type Network = FaultyEngine<SimEngine>;
 type Process = Arc<ScheduledEngine<Network>>;
 
-/// The oracle of all processes; a call yields like any other.
+/// The oracle of all processes. Its calls yield to the scheduler, as the calls of the engine do.
 struct SimOracle {
     oracle: MemoryOracle,
     scheduler: Arc<Scheduler>,
@@ -205,8 +205,8 @@ impl<'a> Shared<'a> {
                             violations.lock().push(Violation::new("workload", why.to_string()));
                             return;
                         }
-                        // The network was bad for too long; unknown outcomes are looked up at the
-                        // end.
+                        // Other errors mean that the network was bad for too long. Unknown outcomes
+                        // are resolved at the end of the history.
                         Ok(_) | Err(_) => {}
                     }
                 }
@@ -242,13 +242,14 @@ impl<'a> Shared<'a> {
                 network.set_faults(random_network(&mut rng));
             }
         };
-        // It ends by itself and is not joined.
+        // The thread ends by itself and is not joined.
         if let Err(why) = self.scheduler.spawn("network", Box::new(work)) {
             self.report("harness", why.to_string());
         }
     }
 
-    /// Kills one process when the trigger fires: the one that is running.
+    /// Kills one process when the trigger fires: the process of the running thread, or a random
+    /// process if the thread is not a client.
     fn plan_process_crash(
         &mut self,
         trigger: Trigger,
@@ -283,7 +284,7 @@ impl<'a> Shared<'a> {
         if !matches!(touched, Ok(TxnEnd::Committed)) {
             self.report("progress", format!("a transaction on every row: {touched:?}"));
         }
-        // Delayed requests arrive now, and must find every outcome decided.
+        // Delayed requests arrive only now, and must not change a decided outcome.
         let late: usize = self.networks.iter().map(|network| network.deliver_delayed()).sum();
         self.scheduler.trace(&format!("{late} late requests"));
         self.scheduler.advance(A_DAY);

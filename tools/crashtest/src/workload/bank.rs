@@ -49,7 +49,7 @@ impl Workload for Bank {
             accounts += 1;
         }
         let expected = i64::try_from(ACCOUNTS).unwrap_or_default() * OPENING;
-        // There are no accounts before they are loaded.
+        // Before the accounts are loaded there are none.
         if accounts == 0 || (accounts == ACCOUNTS && sum == expected) {
             Ok(())
         } else {

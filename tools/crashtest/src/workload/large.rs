@@ -11,7 +11,7 @@ const ROWS: usize = 1500;
 const FIRST: &str = "g/0000";
 
 pub struct Large {
-    /// This many of six transactions are large.
+    /// Of six transactions, this many are large.
     pub large_of_six: usize,
 }
 

@@ -27,7 +27,7 @@ impl Workload for List {
             let before = if txn.rng().one_in(3) { txn.get_for_update(&key)? } else { txn.get(&key)? };
             let length = before.as_deref().map_or(0, |shown| body(shown).split(',').count());
             let next = match before.as_deref().map(body) {
-                // Restart a list before it becomes unreadable.
+                // Restart a list before it becomes too long for people to read.
                 Some(items) if length < 12 => format!("{items},{length}"),
                 _ => "0".to_owned(),
             };

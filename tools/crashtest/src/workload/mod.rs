@@ -1,8 +1,8 @@
 //! What clients do, and an invariant that must hold in every snapshot.
 //!
 //! The checker checks the reads and writes of all workloads. In addition each workload has an
-//! invariant that its users would rely on. It is checked in every snapshot, and holds only if
-//! transactions are atomic and isolated.
+//! invariant that users would rely on. The invariant is checked in every snapshot, and holds only
+//! if transactions are atomic and isolated.
 
 mod bank;
 mod fork;
@@ -28,7 +28,7 @@ pub trait Workload: Send + Sync {
     /// Its name, as the harness prints and reads it.
     fn name(&self) -> &'static str;
 
-    /// Writes the initial rows if they are missing. Transactions may run before it.
+    /// Writes the initial rows if they are missing. Transactions may run before this.
     ///
     /// # Errors
     /// Errors of the store.
@@ -60,9 +60,9 @@ pub use skew::write_skews;
 pub const ALL: &[&dyn Workload] =
     &[&bank::Bank, &list::List, &register::Register, &index::Index, &set::Set, &skew::Skew, &fork::Fork];
 
-/// Transactions of more rows than one batch may have.
+/// Most transactions have more rows than one batch may have.
 pub const LARGE: &dyn Workload = &large::Large { large_of_six: 4 };
-/// The same, mostly with small transactions: for tests with little time.
+/// As [`LARGE`], but most transactions are small, for tests with little time.
 pub const RARELY_LARGE: &dyn Workload = &large::Large { large_of_six: 1 };
 
 /// The workload with the most deletions.

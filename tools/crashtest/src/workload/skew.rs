@@ -1,7 +1,8 @@
 //! Two doctors on call, one of whom may leave while the other stays. Snapshot isolation permits
-//! write skew: both may leave concurrently. `get_for_update` on the other's row prevents it. So
-//! there are pairs that lock, for which the invariant must hold, and pairs that do not, whose
-//! violations are counted. A long run without any such violation has tested nothing.
+//! write skew: both may leave concurrently. `get_for_update` on the row of the other doctor
+//! prevents write skew. So there are pairs that lock, for which the invariant must hold, and pairs
+//! that do not, whose write skews are counted. A long run without any write skew has tested
+//! nothing.
 
 use percolite::Error;
 

@@ -2,13 +2,14 @@
 //!
 //! Every change goes through one pipeline, which assigns commit timestamps and writes an ordered
 //! log. Clients run their transactions in the coordinator's steps: open a view, get a `start_ts`,
-//! prewrite group by group, commit point with all rows or some, the other rows. Or they commit in
-//! one phase, or release the rows that they have locked.
+//! prewrite group by group, commit all or some rows with the commit point, then commit the other
+//! rows. Clients may also commit in one phase, or release the rows that they have locked.
 //!
-//! A sync makes the log durable, and a client gets its answer only then. A crash truncates the log
-//! at or after the last sync, and the state in memory is lost. In the next incarnation the
-//! resolvers of readers and of the sweep resolve the orphan locks. A writer that meets an orphan
-//! lock would do the same, so a writer of the model waits for one of them.
+//! A sync makes the log durable, and a client gets its answer only after the sync. A crash
+//! truncates the log at or after the last sync, and the state in memory is lost. In the next
+//! incarnation the resolvers of readers and of the sweep resolve the orphan locks. In the store a
+//! writer that meets an orphan lock resolves the lock as well; a writer of the model waits for one
+//! of these resolvers instead.
 //!
 //! In every state a reader opens a view and must see exactly what is committed.
 
@@ -41,7 +42,7 @@ pub struct Embedded {
     pub coverage: Coverage,
 }
 
-/// The rows after a write to the log, and the ends of transactions according to it.
+/// The rows after a write to the log, and the ends of transactions that follow from the log.
 #[derive(Clone, Debug, PartialEq, Hash)]
 struct LogEntry {
     rows: Rows,
@@ -74,8 +75,8 @@ enum Phase {
     Crashed,
 }
 
-/// The way of a reader or of the sweep from a lock to its transaction's status and back. What was
-/// read may be outdated when it is used.
+/// The progress of a reader or of the sweep, from a lock to its transaction's status and back. What
+/// it has read may be outdated at the next step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Resolver {
     None,
@@ -87,12 +88,13 @@ enum Resolver {
 
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct State {
-    /// What a crash may leave: the newest durable entry, then all entries written since.
+    /// What a crash may leave: the newest durable entry, then all later entries.
     log: Vec<Arc<LogEntry>>,
     phases: Vec<Phase>,
     timestamps: Vec<Option<TxnTimestamps>>,
     resolvers: Vec<Resolver>,
-    /// The newest timestamp issued. Its reservation is durable, so a crash does not take it back.
+    /// The newest timestamp issued. The reservation of the timestamp is durable, so a crash does
+    /// not reset it.
     newest_ts: Timestamp,
     visible_ts: Timestamp,
     opened_at: Timestamp,
@@ -329,7 +331,7 @@ impl Model for Embedded {
             Ok(true) => {}
             Err(invariant) => next.violation = Some(invariant),
         }
-        // Resolvers differ only in their state.
+        // Resolvers are interchangeable: sorting merges states that differ only in their order.
         next.resolvers.sort();
         Some(next)
     }

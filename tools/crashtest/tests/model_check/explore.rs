@@ -2,8 +2,9 @@
 //!
 //! An exploration proves something only if it ends, and if the interesting events did occur. So
 //! each configuration has a minimum number of states, and a list of events that must occur
-//! ([`Coverage`]). Events are counted when steps are taken: in the states they would only multiply
-//! those. A violation is shown as one of the shortest paths of actions that lead to it.
+//! ([`Coverage`]). Events are counted when steps are taken, and are no part of the states, because
+//! they would multiply the number of states. A violation is shown as one of the shortest paths of
+//! actions that lead to it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

@@ -155,7 +155,7 @@ fn embedded_long_values_and_deletions_are_atomic_in_groups() {
     explore(model, 1_000_000);
 }
 
-/// Of three rows one is committed after the commit point, of two none.
+/// Of three rows, one is committed after the commit point; of two rows, none is.
 #[test]
 fn embedded_rows_that_fit_are_committed_with_the_primary() {
     let model = Embedded {
@@ -243,8 +243,8 @@ fn shared_readers_push_one_owner_together() {
 fn shared_three_writers_with_lock_only_rows_and_deletions() {
     let model = Shared {
         scripts: vec![
-            // The first two share a row that the first only locks, and that may be absent or
-            // deleted.
+            // The first two scripts share row `A`, which the first only locks, and which may be
+            // absent or deleted.
             two_phase([(A, LOCK_ONLY), (B, long())]),
             two_phase([(A, DELETE)]),
             two_phase([(A, put()), (B, LOCK_ONLY)]),
@@ -303,8 +303,8 @@ fn shared_an_unlocked_primary_means_rolled_back() {
         readers: 0,
         ticks: 1,
         late_messages: 2,
-        // A safe point above a transaction whose primary is not locked yet would leave its other
-        // lock without a status.
+        // If the safe point passed a transaction whose primary is not locked yet, the transaction's
+        // other lock would have no status.
         prunes: false,
         coverage: Coverage::of(&["a resolver rolls a row back", "a resolver rolls a row forward"]),
     };

@@ -1,9 +1,9 @@
 //! Rows without an engine: plain columns, changed by the protocol's changes under the protocol's
 //! preconditions.
 //!
-//! They replace `LocalEngine`, and like it decide nothing: they return a `RowState` as read, check
-//! `Precondition::is_met`, and apply each `CellChange`. The states of an exploration share their
-//! rows, so a step copies only the row that it changes.
+//! They replace `LocalEngine`, and as in it only the protocol decides: the rows return a `RowState`
+//! as read, check `Precondition::is_met`, and apply each `CellChange`. The states of an exploration
+//! share their rows, so a step copies only the row that it changes.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -167,7 +167,7 @@ impl Hash for Rows {
     }
 }
 
-/// A change in flight. Ordered, so that a set of changes has one representation.
+/// A change in flight. Changes are ordered, so that a set of changes has only one representation.
 #[derive(Clone)]
 pub struct Sent {
     pub change: Arc<RowChange>,

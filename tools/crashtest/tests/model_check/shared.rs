@@ -2,16 +2,16 @@
 //!
 //! There is no pipeline. A client gets its commit timestamp before it commits its primary, and
 //! changes one row at a time. Its locks have a time to live, by which other clients decide whether
-//! its owner is live.
+//! the owner is live.
 //!
-//! A step has two actions, and everything may happen between them: the row is read and the protocol
-//! decides; then the change is sent. A change may arrive twice. It may also be late, while its
-//! sender times out and repeats its step; it is then in flight, and may be delivered at any later
-//! time, or never. The end of an owner needs no action: it takes no further step, and a state
-//! exists for every place at which it can stop.
+//! A step has two actions: first the row is read and the protocol decides, then the change is sent.
+//! Anything may happen between the two. A change may arrive twice. A change may also be late: its
+//! sender times out and repeats the step, while the change is in flight and may be delivered at any
+//! later time, or never. The end of an owner needs no action: from any state the owner may take no
+//! further step.
 //!
-//! A reader first gets a timestamp and later a view. What it has read is compared with all that is
-//! committed afterwards. In every state one more reader reads all rows.
+//! A reader first gets a timestamp and later a view. What the reader has read is compared with all
+//! commits, also with later ones. In addition, in every state a new reader reads all rows.
 
 mod readers;
 mod resolvers;
@@ -33,7 +33,7 @@ use crate::spec::{End, Invariant, Scenario, Script, TxnEnds, TxnTimestamps, read
 
 /// The time to live of a lock without a heartbeat, in milliseconds.
 const TTL_MS: u64 = 1;
-/// The clock moves by these milliseconds: every lock without a heartbeat since then expires.
+/// The clock moves by this many milliseconds, so every lock without a heartbeat in between expires.
 const TICK_MS: u64 = 2;
 
 /// A configuration of the model.
@@ -68,7 +68,7 @@ struct Writer {
     task: Task,
     /// A change that was decided on and is not yet known to be applied.
     sending: Option<Sent>,
-    /// The time to live of its locks.
+    /// The time to live of the writer's locks.
     ttl_ms: u64,
     resolver: Option<Resolver>,
 }
@@ -91,7 +91,7 @@ struct Resolver {
 enum Reader {
     Begin,
     Stamped(Timestamp),
-    /// Has read the rows before the one whose lock is being resolved.
+    /// The reader has read all rows before the row whose lock is being resolved.
     Reading {
         read_ts: Timestamp,
         view: Rows,
@@ -136,11 +136,11 @@ impl State {
 /// How a change is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It arrives and the sender gets the answer.
+    /// The change arrives, and the sender gets the answer.
     Once,
-    /// As `Once`, and it will arrive again.
+    /// As `Once`, and the change will arrive again.
     Duplicated,
-    /// It is in flight. Its sender times out and repeats the step.
+    /// The change is in flight. Its sender times out and repeats the step.
     Late,
 }
 
@@ -192,8 +192,8 @@ impl Shared {
         Ok(true)
     }
 
-    /// Sends a change. Returns whether its sender gets the answer that it was applied. If not, the
-    /// sender repeats its step.
+    /// Sends a change. Returns whether the sender gets the answer that the change was applied. If
+    /// not, the sender repeats its step.
     fn send(&self, state: &mut State, sent: &Sent, delivery: Delivery) -> Result<bool, Invariant> {
         match delivery {
             Delivery::Once => self.deliver(state, &sent.change),

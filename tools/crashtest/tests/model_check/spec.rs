@@ -1,10 +1,10 @@
 //! The invariants, specified independently of the protocol.
 //!
 //! The specification observes every change that is applied and every status that is returned. From
-//! them it keeps the one end of each transaction ([`TxnEnds`]), and names the [`Invariant`] that a
-//! change or a status violates. What a reader must see at a timestamp follows from the ends alone:
-//! the newest committed writer of each row at or below it. So the rows are compared with a list of
-//! ends, and not with a second implementation of the protocol.
+//! these it derives the one end of each transaction ([`TxnEnds`]), and returns the [`Invariant`]
+//! that a change or a status violates. What a reader must see at a timestamp follows from the ends
+//! alone: in each row the value of the newest writer that committed at or below the timestamp. So
+//! the rows are compared with a list of ends, and not with a second implementation of the protocol.
 
 use percolite::OwnerId;
 use percolite::Timestamp;
@@ -36,8 +36,8 @@ pub enum Invariant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     pub writes: Vec<(usize, Mutation)>,
-    /// Whether the primary is locked after the others. No coordinator does so, but the protocol
-    /// must tolerate it.
+    /// Whether the primary is locked after the other rows. No coordinator does so, but the protocol
+    /// must tolerate this order.
     pub primary_last: bool,
     pub one_phase: bool,
 }
@@ -91,7 +91,7 @@ struct TxnState {
 pub struct Scenario<'a> {
     pub scripts: &'a [Script],
     pub timestamps: &'a [Option<TxnTimestamps>],
-    /// Whether the owner of this lock is live, so that only itself may end the transaction.
+    /// Whether the owner of a lock is live. Only a live owner itself may end its transaction.
     pub is_live: &'a dyn Fn(&Lock) -> bool,
 }
 
@@ -143,8 +143,8 @@ impl TxnEnds {
         Ok(())
     }
 
-    /// Checks a status that was returned for a transaction. If it is rolled back, it stays so from
-    /// then on.
+    /// Checks a status that was returned for a transaction. A transaction that was reported as
+    /// rolled back must stay rolled back.
     pub fn check_answer(
         &mut self,
         case: &Scenario<'_>,
@@ -153,7 +153,7 @@ impl TxnEnds {
     ) -> Result<(), Invariant> {
         let txn = case.number(start_ts);
         match answer {
-            // An owner that has aborted may not have rolled back its primary yet.
+            // Pending is also right if the owner has aborted and not yet rolled back its primary.
             TxnStatus::Pending => {
                 let TxnState { end, applied_rows } = self.0[txn];
                 let decided = applied_rows & 1 << case.scripts[txn].primary() != 0;
@@ -195,7 +195,7 @@ impl TxnEnds {
         let mut ends: Vec<End> = version.map(End::Committed).into_iter().chain(status).collect();
         if let (true, Some(lock)) = (ends.is_empty(), unlocked) {
             // A committed lock-only row may leave no record. Any other lock that is removed without
-            // one was rolled back.
+            // a record was rolled back.
             match self.0[case.number(change.start_ts)].end {
                 Some(end @ End::Committed(_)) if lock.lock_type == LockType::LockOnly => ends.push(end),
                 _ => ends.push(End::RolledBack),
@@ -230,8 +230,8 @@ impl TxnEnds {
         }
     }
 
-    /// Checks that every lock can be resolved if its owner has ended now, and that its transaction
-    /// gets the same status as before.
+    /// Checks that every lock could be resolved if its owner ended now, and that its transaction
+    /// would get the same status as before.
     pub fn resolvable(
         &self,
         case: &Scenario<'_>,

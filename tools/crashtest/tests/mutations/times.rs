@@ -106,7 +106,8 @@ pub fn real_time(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
         |txn: &Transaction| acknowledged.iter().filter(|(ended, _)| Some(*ended) < txn.began).map(|(_, ts)| *ts).max();
     let txn = any_txn(lines, rng, |txn| newest(txn).is_some())?;
     txn.read_ts = newest(txn)? - 1;
-    // In a session of its own, or it would violate the session order.
+    // The transaction gets a session of its own. In its old session it would violate the session
+    // order as well.
     txn.session = 1000;
     Some(())
 }

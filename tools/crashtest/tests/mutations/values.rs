@@ -178,7 +178,7 @@ pub fn dropped(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     txn.outcome = Outcome::Aborted;
     txn.commit_ts = None;
     let id = txn.clone();
-    // It is detectable only if a transaction read it.
+    // The lost commit is detectable only if another transaction has read one of its values.
     let seen: BTreeSet<String> = id
         .ops
         .iter()

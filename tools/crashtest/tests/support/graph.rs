@@ -1,7 +1,7 @@
 //! Snapshot isolation without timestamps (Cerone and Gotsman, "Analysing Snapshot Isolation").
 //!
-//! A history is possible if each row's writers have an order in which no cycle of dependencies
-//! exists, where a path never takes two anti-dependencies in succession.
+//! A history is possible if the writers of each row can be ordered so that every cycle of
+//! dependencies contains two anti-dependencies in succession.
 
 /// What a transaction reads and writes of each row. A value is the index of its writer, and `None`
 /// is the initial value.

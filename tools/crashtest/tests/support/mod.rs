@@ -32,8 +32,8 @@ pub fn text(lines: &[Line]) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// The seed of a randomised test: `CRASHTEST_SEED`, or a new one. It is printed, so a failing test
-/// shows it.
+/// The seed of a randomised test: `CRASHTEST_SEED`, or a new one. The seed is printed, so that a
+/// failing test shows it.
 pub fn seed() -> u64 {
     let seed = std::env::var("CRASHTEST_SEED").ok().map(|seed| seed.parse().unwrap());
     let seed = seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));

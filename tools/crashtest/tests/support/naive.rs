@@ -1,5 +1,5 @@
-//! Snapshot isolation by its definition: compares every pair of transactions. Slow, and shares no
-//! code with the checker.
+//! Snapshot isolation by its definition: a slow comparison of every pair of transactions, which
+//! shares no code with the checker.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! A minimal store with snapshot isolation, whose clients take turns at random and record what they
 //! read and how their transactions end.
 //!
-//! One bug can be switched on. Nothing but the history's types is shared with the checker.
+//! One bug can be switched on. The store shares only the types of the history with the checker.
 
 use std::collections::BTreeMap;
 
@@ -393,8 +393,8 @@ impl ReferenceStore {
         self.lines.push(Line::Transaction(running.txn));
     }
 
-    /// The client disconnects before it gets an answer. Its commit happens now, later or never, or
-    /// was not requested yet.
+    /// The client disconnects before it gets an answer. Its commit takes effect now, later or
+    /// never, or was not requested yet.
     fn lose_client(&mut self, mut running: Running) {
         for number in &running.locked {
             self.rows[*number].uncommitted = None;

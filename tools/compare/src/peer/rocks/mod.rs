@@ -1,12 +1,13 @@
 //! RocksDB: plain, with optimistic transactions, and with pessimistic ones.
 //!
-//! After RocksDB's wiki. "Setup Options and Basic Tuning": bloom filters of ten bits per key, index
-//! and filter blocks in the cache, those of level 0 pinned, `bytes_per_sync`. "WAL Performance":
-//! recycled logs, so that a sync need not extend the file. "Transactions": `GetForUpdate` for rows
-//! that will be written, `SetSnapshot` only for repeatable reads.
+//! The settings follow RocksDB's wiki. "Setup Options and Basic Tuning": bloom filters of ten bits
+//! per key, index and filter blocks in the cache, those of level 0 pinned, `bytes_per_sync`. "WAL
+//! Performance": recycled logs, so that a sync need not extend the file. "Transactions":
+//! `GetForUpdate` for rows that will be written, `SetSnapshot` only for repeatable reads.
 //!
-//! Blocks have their default of 4 KiB, which suits point reads better than the 16 KiB of the first
-//! page. Point reads outside of transactions use no snapshot; an iterator has one of its own.
+//! Blocks have their default of 4 KiB, which suits point reads better than the 16 KiB of "Setup
+//! Options and Basic Tuning". Point reads outside of transactions use no snapshot; an iterator has
+//! an implicit snapshot.
 
 mod optimistic;
 mod pessimistic;
@@ -64,7 +65,7 @@ fn load<const TRANSACTION: bool>(
     }
 }
 
-/// Whether to retry the transaction: another one has written or locked the row.
+/// Whether the transaction must be retried, because another one has written or locked the row.
 fn is_conflict(why: &anyhow::Error) -> bool {
     why.downcast_ref::<rocksdb::Error>()
         .is_some_and(|why| matches!(why.kind(), ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::TryAgain))

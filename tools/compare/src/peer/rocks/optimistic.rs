@@ -1,5 +1,5 @@
-//! RocksDB's `OptimisticTransactionDB`: conflicts are detected at the commit, and
-//! the second of two writers retries.
+//! RocksDB's `OptimisticTransactionDB`: conflicts are detected at the commit, and of two writers of
+//! a row, the second to commit retries.
 
 use anyhow::Result;
 use rocksdb::{OptimisticTransactionDB, OptimisticTransactionOptions, WriteOptions};

@@ -1,4 +1,4 @@
-//! A client that restores dumps and makes some.
+//! A client that restores dumps, and dumps the store.
 
 use std::sync::Arc;
 

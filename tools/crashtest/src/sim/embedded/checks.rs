@@ -19,9 +19,9 @@ use crate::restores::{FEW_ROWS, keyspaces_without_name};
 const CATALOG: KeyspaceId = KeyspaceId(0);
 /// A commit is durable within this time, even without a waiter.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
-/// Longer than any wait for an admission permit.
+/// How long a transaction holds its permit: longer than any wait for one.
 const PERMIT_HOLD_TIME: Duration = Duration::from_millis(1500);
-/// Polls of the cleanup of large transactions, ten a second.
+/// How often a check polls for the end of background work before it fails: ten times a second.
 const CLEANUP_POLLS_MAX: usize = 600;
 
 impl Embedded<'_> {
@@ -30,8 +30,9 @@ impl Embedded<'_> {
         if self.machine.has_failed() || engine.reservation_failed() {
             // The call that got the error may not have returned yet.
             self.scheduler.sleep(Duration::from_millis(100));
-            // If everything is durable, a sync has nothing to do, and only the next write is
-            // refused. An empty batch is not written.
+            // If everything is durable, a sync has nothing to do and succeeds, and only the next
+            // write is refused. The batch is empty, so a store that wrongly accepts it is not
+            // changed.
             let storage = engine.engine().storage();
             let continues = || store.sync().is_ok() && storage.write(storage.new_batch(0)).is_ok();
             if continues() && !is_dead(dead) {
@@ -40,7 +41,7 @@ impl Embedded<'_> {
         }
     }
 
-    /// A digest of what a read-only opening shows.
+    /// A digest of the state that a read-only opening shows.
     pub(super) fn open_read_only(&mut self) -> Option<u64> {
         let builder = Store::builder().read_only(true).env(SimRuntime::new(self.scheduler, 0));
         if !self.machine.is_created() {
@@ -56,7 +57,7 @@ impl Embedded<'_> {
         digest.inspect_err(|why| self.report("read-only open", why.to_string())).ok()
     }
 
-    /// Checks that the opened store shows the same as the read-only opening.
+    /// Checks that the opened store shows the same state as the read-only opening.
     pub(super) fn check_read_only_digest(&self, digest_before: Option<u64>, store: &Store, dead: &ProcessDead) {
         let Some(digest_before) = digest_before else { return };
         if let Ok(found) = store.snapshot().and_then(|snapshot| digest_of(&snapshot))
@@ -67,8 +68,8 @@ impl Embedded<'_> {
         }
     }
 
-    /// Checks that a store that lost nothing can be written to, and makes everything durable in
-    /// time.
+    /// Checks that a store without a crash or a disk fault accepts a write to each keyspace, and
+    /// makes the writes durable in time.
     fn check_progress(&self, store: &Store, dead: &ProcessDead) {
         let put = [SECOND, RENAMED].iter().try_for_each(|name| {
             let keyspace = store.keyspace(name)?;
@@ -90,8 +91,8 @@ impl Embedded<'_> {
         }
     }
 
-    /// Checks that as many transactions as the admission limit allows are admitted without a
-    /// timeout, each after a conflict, when no others run.
+    /// Runs as many transactions as the admission limit allows, each with a conflict, while no
+    /// others run. Checks that all of them are admitted without a timeout.
     fn check_admission(&self, store: &Store, dead: &ProcessDead) {
         let Ok(rows) = store.keyspace(SECOND) else { return };
         let before = store.stats().admission_timeouts;
@@ -100,7 +101,7 @@ impl Embedded<'_> {
             let (store, rows, scheduler) = (store.clone(), rows.clone(), Arc::clone(self.scheduler));
             let (key, mut is_first) = (encode_key(&format!("admitted/{number}")), true);
             let work = move || {
-                // Its snapshot may have expired.
+                // An error is ignored, because the snapshot may have expired.
                 let _ = store.transact(|txn| {
                     if std::mem::take(&mut is_first) {
                         let mut other = store.begin()?;
@@ -132,7 +133,8 @@ impl Embedded<'_> {
         }
     }
 
-    /// Checks that no timestamp was handed out that the next incarnation could hand out again.
+    /// Checks that no timestamp was handed out above the durable reservation: the next incarnation
+    /// could hand it out again.
     pub(super) fn check_timestamps(&self) {
         let high_water =
             self.machine.open_read_only().and_then(|tree| LocalEngine::new(tree, true).get_meta(HIGH_WATER));
@@ -161,7 +163,7 @@ impl Embedded<'_> {
         self.check_admission(store, dead);
     }
 
-    /// Checks that nothing is left of their transactions.
+    /// Checks that the clients' transactions have left no locks.
     fn check_nothing_left(&self, store: &Store, first_ts: Timestamp, dead: &ProcessDead) {
         for _ in 0..CLEANUP_POLLS_MAX {
             if store.stats().cleanup_pending == 0 || is_dead(dead) {
@@ -171,7 +173,7 @@ impl Embedded<'_> {
         }
         let left: Result<Vec<_>, _> = store.row_locks().and_then(Iterator::collect);
         let Ok(left) = left else { return };
-        // The background work changes the catalog.
+        // Locks in the catalog may belong to the background work.
         let mut left = left.iter().filter(|lock| lock.start_ts > first_ts && lock.row.keyspace_id() != CATALOG);
         if let Some(lock) = left.next().filter(|_| !is_dead(dead)) {
             let what =
@@ -180,7 +182,7 @@ impl Embedded<'_> {
         }
     }
 
-    /// Checks that nothing is left of dropped keyspaces.
+    /// Checks that the rows of dropped keyspaces are deleted.
     pub(super) fn check_deleted(&self, store: &Store, engine: &Process) {
         for _ in 0..CLEANUP_POLLS_MAX {
             match keyspaces_without_name(store, engine.engine().storage()) {

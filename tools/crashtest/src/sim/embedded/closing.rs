@@ -15,13 +15,13 @@ use crate::violation::Violation;
 
 /// How many clients continue while the store is closed.
 const LATE_CLIENTS: usize = 4;
-/// How many transactions each of them attempts; a closed store refuses the rest.
+/// How many transactions each late client attempts; the closed store refuses the rest.
 const TRANSACTIONS: usize = 20;
-/// One in this many of them commits; the others only begin.
+/// One transaction in this many commits; the others only begin.
 const COMMITS_EVERY: usize = 8;
-/// The most steps that they take before the store is closed.
+/// The most steps that the late clients take before the store is closed.
 const STEPS_BEFORE_MAX: usize = 60;
-/// Longer than closing takes.
+/// The stall of a late client: longer than closing takes.
 const STALLED_STEPS: u64 = 2000;
 const STALLED_FOR: Duration = Duration::from_secs(10);
 
@@ -40,7 +40,8 @@ impl Embedded<'_> {
             for _ in 0..LATE_CLIENTS {
                 late.extend(self.late_client(&store, engine, dead, incarnation));
             }
-            // They are at random steps, and some stay there while the store is closed.
+            // Each late client gets to a random step. Most late clients are stalled at their step
+            // while the store is closed.
             for _ in 0..self.rng.below(STEPS_BEFORE_MAX) {
                 self.scheduler.yield_point("about to close");
             }

@@ -21,10 +21,11 @@ use crate::lock_workload::event::{EventRecorder, LockEvent, LogicalTime};
 use crate::lock_workload::{EventWriter, LOCK_KEYSPACE, LockClient, LockEnv, final_checks};
 use crate::violation::Violation;
 
-/// A lock client without an event for this time waits for ever: no pause, timeout or lease is as
-/// long.
+/// If no lock client records an event for this time, one of them waits for ever: every pause,
+/// timeout and lease is shorter.
 const HANG_TIMEOUT: Duration = Duration::from_secs(300);
-/// The first interval between two checks; each following one is twice as long.
+/// The first interval between two checks of the lock clients; each further interval is twice as
+/// long.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Pauses between two incarnations, in milliseconds.
 const PAUSES_MS: [usize; 4] = [1, 100, 600, 3000];
@@ -89,13 +90,13 @@ impl Embedded<'_> {
         if self.plan.mode == Mode::Locks && incarnation > 0 {
             let pause = PAUSES_MS[self.rng.below(PAUSES_MS.len())];
             self.scheduler.advance(Duration::from_millis(self.rng.below(pause) as u64));
-            // By hours, either way. It is not set while lock clients run.
+            // The clock is set forward or back by hours here, and never while lock clients run.
             self.step_clock();
         }
         BeforeOpening(self.lock_events.logical_time(incarnation, self.scheduler.now()), self.scheduler.unix_millis())
     }
 
-    /// Attaches the leases of earlier incarnations, right after an opening.
+    /// Attaches the leases of earlier incarnations right after an opening, and checks them.
     pub(super) fn check_leases(
         &mut self,
         store: &Store,
@@ -192,7 +193,8 @@ impl Embedded<'_> {
         threads
     }
 
-    /// Waits for these threads. A wait that never ends is reported, and ended by closing the store.
+    /// Waits for the lock clients. If one waits for ever, reports it and closes the store, which
+    /// ends the wait.
     pub(super) fn await_lock_clients(&self, threads: Vec<ThreadId>, store: &Store, dead: &ProcessDead) {
         let (mut poll_interval, mut idle) = (POLL_INTERVAL, Duration::ZERO);
         let mut last_tick = self.lock_events.ticks.load(Ordering::SeqCst);
@@ -239,7 +241,8 @@ impl Embedded<'_> {
         self.violations.lock().extend(violations.into_iter().filter(|_| !is_dead(dead)));
     }
 
-    /// Resolves the unknown commits under locks in the end, and checks that nothing is left.
+    /// At the end of the history: resolves the unknown commits under locks, and checks that no lock
+    /// is left.
     pub(super) fn resolve_lock_commits(&self, store: &Store, engine: &Process) -> Result<(), String> {
         if self.plan.mode != Mode::Locks {
             return Ok(());

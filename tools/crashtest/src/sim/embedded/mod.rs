@@ -41,7 +41,8 @@ use crate::violation::Violation;
 /// The longest think time, in milliseconds: longer than a round of the background work.
 const THINK_MAX_MS: usize = 2500;
 
-/// No incarnation takes longer.
+/// No incarnation takes longer in virtual time, so a retention of this time keeps all of its
+/// history.
 const INCARNATION_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// See the [module](self).
@@ -58,7 +59,7 @@ pub struct Embedded<'a> {
     restores: Arc<Mutex<Restores>>,
     /// Whether this incarnation keeps all of its history.
     keeps_all_history: bool,
-    /// The newest timestamp of clients that ran while the store was closed.
+    /// The newest start timestamp of the clients that continued while the store was being closed.
     handed_out: Arc<AtomicU64>,
     /// Lock events, and what the lock clients of this incarnation share.
     lock_events: LockEvents,
@@ -165,7 +166,7 @@ impl<'a> Embedded<'a> {
             self.check_timestamps();
             if is_dead(dead) {
                 if self.plan.durability == Durability::Buffered {
-                    // What such snapshots show need not be durable.
+                    // A crash may have lost buffered commits that these snapshots showed.
                     self.history_digests.digests.lock().clear();
                 }
                 let mut client_log = self.recorder.log();
@@ -177,7 +178,7 @@ impl<'a> Embedded<'a> {
         }
     }
 
-    /// Plans the power cut of this incarnation; returns its deadline in yields.
+    /// Plans the crash of this incarnation, a power cut or a kill; returns its deadline in yields.
     fn plan_crash(&mut self, dead: &ProcessDead, incarnation: u32) -> Option<u64> {
         let Crash { trigger, deadline_yields } = self.plan.crash(&mut self.rng, incarnation > 0);
         let choice = self.rng.bits();
@@ -207,7 +208,7 @@ impl<'a> Embedded<'a> {
         if self.plan.mode != Mode::Locks && self.rng.one_in(3) {
             self.step_clock();
         }
-        // A crash may have undone the drop.
+        // A crash may have undone the drop of a keyspace.
         self.history_digests.dropped.lock().clear();
         let retention = self.rng.pick(&self.plan.retention).copied().unwrap_or_default();
         self.keeps_all_history = matches!(retention, HistoryRetention::For(time) if time >= INCARNATION_TIME_MAX);
@@ -234,8 +235,8 @@ impl<'a> Embedded<'a> {
     fn both_keyspaces(&self, store: &Store, dead: &ProcessDead, may_fail: bool) -> Option<(Keyspace, Keyspace)> {
         let both = || store.keyspace(SECOND).and_then(|second| Ok((second, store.keyspace(ROWS)?)));
         let mut opened = both();
-        // Creating a keyspace is a transaction, and a thread may be stalled for longer than the age
-        // limit.
+        // Creating a keyspace is a transaction. If its thread is stalled for longer than the age
+        // limit, the transaction fails and is repeated.
         while self.plan.max_snapshot_age.is_some()
             && matches!(&opened, Err(why) if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)))
         {
@@ -311,7 +312,8 @@ impl<'a> Embedded<'a> {
                 let thinking = ThinkTime { workload, every: think_every, most_ms: THINK_MAX_MS, sleep };
                 let outcome = (|| {
                     if first && drops_keyspaces && rng.one_in(2) {
-                        // Before any client has resolved locks of an earlier incarnation.
+                        // The drop must come before any client resolves locks of an earlier
+                        // incarnation.
                         ignore_too_old(client.drop_second())?;
                     }
                     if first {
@@ -414,7 +416,8 @@ impl<'a> Embedded<'a> {
         self.check_restored(&store, &dead);
         let mut checked = Ok(());
         if store.stats().history_start_ts.is_some() {
-            // Background work may remove old history, and nothing else.
+            // The background work gets time to remove old history. This work must not remove
+            // anything newer.
             self.scheduler.sleep(Duration::from_millis(1500));
             checked = client.recheck_all();
         }

@@ -11,19 +11,19 @@ use super::super::engine::{ProcessDead, ScheduledEngine, is_dead};
 use super::super::scheduler::ThreadId;
 use super::{Embedded, Process};
 
-/// The interval of the flusher while there is work, and its longest interval.
+/// The interval of the flusher while there is work, and its longest interval without work.
 const FLUSH_INTERVAL: Duration = Duration::from_micros(200);
 const FLUSH_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
 impl Embedded<'_> {
-    /// Opens the machine in another process and cuts the power at a random call.
+    /// Opens the machine as a separate process and cuts the power at a random call.
     pub(super) fn crash_while_opening(&mut self) {
         self.machine.fail_from(1 + self.rng.below(80) as u64, self.rng.bits());
         drop(self.machine.open(self.plan.memtable_bytes, self.rng.bits()));
         self.machine.crash(self.rng.bits());
     }
 
-    /// Opens the machine; `None` if the power was cut meanwhile.
+    /// Opens the machine; `None` if the crash came during the opening.
     pub(super) fn start_process(&mut self, dead: &ProcessDead) -> Option<Process> {
         let storage = match self.machine.open(self.plan.memtable_bytes, self.rng.bits()) {
             Ok(storage) => storage,

@@ -1,16 +1,17 @@
 //! A deterministic scheduler: one thread runs at a time, and the seed decides which.
 //!
 //! Every simulated thread is an operating system thread that waits at its gate until it is
-//! scheduled. It yields in [`Scheduler::yield_point`], at every call of the engine and of the
-//! runtime, at every crash point, and before every lock that the store takes. The next thread comes
-//! from the seed, so a seed is one interleaving, the same every time.
+//! scheduled. A thread yields in [`Scheduler::yield_point`]: at every call of the engine and of the
+//! runtime, and at every crash point. It may also yield before every lock that the store takes. The
+//! seed decides which thread runs next, so a seed always gives the same interleaving.
 //!
-//! If each step picked any thread, no thread would fall far behind, and a race that needs many
-//! steps of another thread would never occur. So some seeds *stall* a thread at times: it is
-//! not scheduled for many steps of the others, as if the operating system had preempted it.
+//! If each step picked a random thread, no thread would fall far behind, and a race that needs many
+//! steps of another thread would never occur. So some seeds *stall* threads at times: a stalled
+//! thread is not scheduled for many steps of the others, as if the operating system had preempted
+//! it.
 //!
-//! Time is virtual. It advances slowly while threads run and jumps when all of them wait. The wall
-//! clock is derived from it and can be set wrong.
+//! Time is virtual. It advances slowly while threads run, and jumps when all threads wait. The wall
+//! clock is derived from virtual time and can be set wrong.
 
 mod threads;
 
@@ -30,7 +31,7 @@ use crate::rng::SeededRng;
 const BEGAN_UNIX_MS: u64 = 1_763_700_000_000;
 /// A simulated thread that does not yield within this real time hangs.
 const REAL_TIME_MAX: Duration = Duration::from_secs(20);
-/// A lock that is found taken this often in a row is never released.
+/// After this many failed attempts in a row, a lock counts as never released.
 const LOCK_ATTEMPTS_MAX: u32 = 1_000_000;
 /// The number of a thread.
 pub type ThreadId = usize;
@@ -39,7 +40,7 @@ thread_local! {
     static CURRENT: RefCell<Option<(Arc<Scheduler>, ThreadId)>> = const { RefCell::new(None) };
 }
 
-/// The scheduler and the number of the calling thread, if it is a simulated one.
+/// The scheduler and the number of the calling thread, if it is a simulated thread.
 pub fn current() -> Option<(Arc<Scheduler>, ThreadId)> {
     CURRENT.with_borrow(Clone::clone)
 }
@@ -53,7 +54,7 @@ pub enum Trigger {
     CrashPoint(CrashPoint, u64, u64),
 }
 
-/// The action of a crash; it gets the running thread.
+/// The action of a crash, called with the running thread.
 pub type CrashAction = Arc<dyn Fn(ThreadId) + Send + Sync>;
 
 /// Runs one simulated thread at a time.
@@ -101,7 +102,8 @@ impl Scheduler {
         scheduler
     }
 
-    /// Connects crash points and locks of this process with the scheduler of the calling thread.
+    /// Connects the crash points and locks of this process with the schedulers: each call goes to
+    /// the scheduler of the thread that makes it.
     pub fn install_hooks() {
         percolite::crashtest::set_crash_hook(Box::new(|point| {
             if let Some((scheduler, own)) = current() {
@@ -118,7 +120,7 @@ impl Scheduler {
         *self.trigger.lock() = Some((trigger, action));
     }
 
-    /// Makes a trigger that has not fired do so within this many yields.
+    /// If the trigger has not fired, makes it fire within this many yields.
     pub fn expire_within(&self, pauses: u64) {
         if let Some((trigger, _)) = &mut *self.trigger.lock() {
             *trigger = match *trigger {
@@ -178,7 +180,7 @@ impl Scheduler {
         current().map_or(0, |(_, own)| own)
     }
 
-    /// Lets another thread run. `what` is what this thread is about to do.
+    /// May let another thread run. `what` names the next action of this thread.
     pub fn yield_point(&self, what: &str) {
         let own = Self::own();
         self.count_down(own, |trigger| match trigger {
@@ -200,8 +202,8 @@ impl Scheduler {
     }
 
     /// Yields before a lock: randomly at the first attempt, always if the lock is taken. Returns
-    /// whether the caller may retry. No time passes and no crash comes here: what is lost is
-    /// decided at calls of the engine.
+    /// whether the caller may retry. Time does not advance and no crash comes here: what a crash
+    /// loses depends only on calls of the engine.
     fn before_lock(&self, own: ThreadId, attempt: LockAttempt) -> bool {
         let mut state = self.state.lock();
         if attempt == LockAttempt::Retry {
@@ -210,7 +212,8 @@ impl Scheduler {
             if *attempts >= LOCK_ATTEMPTS_MAX {
                 let what = format!("thread {} waits for a lock that is never released", state.threads[own].name);
                 if own == 0 {
-                    // The main thread itself would have to report it.
+                    // The main thread reports a stuck run, which it cannot do while it is stuck
+                    // itself.
                     eprintln!("{what}");
                     std::process::abort();
                 }
@@ -264,7 +267,7 @@ impl Scheduler {
         state.threads[thread].stall = Some(Stall { step: state.steps + steps, time: state.now + time });
     }
 
-    /// Ends the wait of a thread, or its next one.
+    /// Ends the wait of a thread. If the thread is not waiting, its next wait ends at once.
     pub fn unpark(&self, other: ThreadId) {
         let mut state = self.state.lock();
         let thread = &mut state.threads[other];
@@ -372,7 +375,7 @@ impl Scheduler {
         let mut state = self.state.lock();
         state.record(own, "end");
         state.threads[own].state = ThreadState::Ended;
-        // Waiters for an end must check again.
+        // A thread that joins this one waits without a timeout, and must check again.
         for thread in &mut state.threads {
             if thread.state == (ThreadState::Waiting { until: None }) {
                 thread.permit = true;
@@ -408,7 +411,7 @@ impl Scheduler {
         }
     }
 
-    /// Aborts the history: only the main thread continues, and reports the reason.
+    /// Aborts the history: only the main thread continues, to report the reason.
     fn abort_run(mut state: MutexGuard<'_, State>, own: ThreadId, what: String) {
         state.deadlock.get_or_insert(what);
         let main = Arc::clone(&state.threads[0].gate);

@@ -40,9 +40,9 @@ pub struct Thread {
     pub state: ThreadState,
     /// An unpark that no park has consumed yet.
     pub permit: bool,
-    /// The thread is not scheduled before this step or time, while others can run.
+    /// While the stall lasts, the thread is scheduled only if no other thread can run.
     pub stall: Option<Stall>,
-    /// How many times in a row it has found a lock taken.
+    /// How many times in a row the thread has found a lock taken.
     pub lock_attempts: u32,
 }
 
@@ -52,7 +52,7 @@ impl Thread {
     }
 }
 
-/// The end of a stall: whichever comes first.
+/// A stall ends at the step or at the time, whichever comes first.
 #[derive(Clone, Copy)]
 pub struct Stall {
     pub step: u64,
@@ -113,7 +113,7 @@ impl State {
             let stalls = ready.iter().filter_map(|id| self.threads[*id].stall).map(|stall| stall.time);
             match next.min() {
                 Some(next) => self.now = stalls.min().map_or(next, |stall| stall.min(next)),
-                // No other thread can run.
+                // Only stalled threads can run.
                 None if !ready.is_empty() => return ready.get(self.rng.below(ready.len())).copied(),
                 None => return None,
             }

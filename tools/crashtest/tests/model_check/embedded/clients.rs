@@ -31,8 +31,8 @@ impl Embedded {
         (self.scripts[client].writes.len() - self.with_primary(client)).div_ceil(self.batch_rows)
     }
 
-    /// The change that locks the n-th row of the transaction. It assumes an empty row, and its
-    /// preconditions check that.
+    /// The change that locks the n-th row of the transaction. The change assumes an empty row,
+    /// which its preconditions check.
     fn prewrite(&self, state: &State, client: usize, n: usize) -> RowChange {
         let (row, mutation) = &self.scripts[client].writes[n];
         let txn = Self::txn(state, client);
@@ -53,8 +53,8 @@ impl Embedded {
     }
 
     /// The row that a step assumes at first. The coordinator reads the row only for long values,
-    /// because it must know what it replaces. Otherwise it assumes an empty row, and the
-    /// preconditions check that.
+    /// because it must know which value it replaces. For other values it assumes an empty row,
+    /// which the preconditions check.
     fn assumed_row(&self, state: &State, row: usize, start_ts: Timestamp) -> RowState {
         let is_long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
         let long_values = self.scripts.iter().any(|script| script.writes.iter().any(|(_, m)| is_long(m)));
@@ -145,7 +145,7 @@ impl Embedded {
                 match self.submit(state, changes, Some(client))? {
                     Ok(commit_ts) if finishes => Phase::Unacknowledged(commit_ts),
                     Ok(commit_ts) => Phase::Secondaries { group: 0, commit_ts },
-                    // The locks of a live transaction are not removed by others.
+                    // Only the owner itself may remove the locks of a live transaction.
                     Err(_) => return Err(Invariant::LiveOwnersLeftAlone),
                 }
             }
@@ -197,8 +197,8 @@ impl Embedded {
     }
 
     fn abort(&self, state: &mut State, client: usize) -> Result<(), Invariant> {
-        // An abort writes nothing. Its caller gets the error immediately, and a crash does not
-        // change that, so all entries record it.
+        // An abort writes nothing. The caller gets the error immediately, and must not see a commit
+        // after a crash, so all entries of the log record the abort.
         let mut log = state.log.clone();
         for entry in &mut log {
             self.with_scenario(state, |case| Arc::make_mut(entry).ends.end(case, client, End::RolledBack))?;

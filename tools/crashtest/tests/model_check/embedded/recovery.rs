@@ -124,7 +124,8 @@ impl Embedded {
             // Records are deleted only once the safe point is durable.
             return Ok(false);
         } else {
-            // A group has one change for a row. The other records are deleted by the next step.
+            // A group has at most one change for a row, so further records of the row are deleted
+            // by the next step.
             let mut changes: Vec<RowChange> = Vec::new();
             for (row, start_ts) in ended {
                 if changes.iter().all(|change| index(&change.row) != row) {

@@ -1,4 +1,4 @@
-//! Readers: a timestamp, then a view, then row by row, with a check of the status at each lock.
+//! Readers: get a timestamp, then a view, then read row by row, and check the status at each lock.
 
 use percolite::Timestamp;
 use percolite::row::{Lock, LockType};

@@ -45,7 +45,7 @@ impl Shared {
                     resolver.answer = end_of(answer);
                     self.answered(state, resolver)
                 }
-                // Records may be deleted only if the lock is removed.
+                // Transaction records may be deleted only after the lock was removed.
                 StepResult::Refused(_) => {
                     let locked = state.rows.cells[resolver.row].lock.as_ref().is_some_and(|lock| lock.txn == txn);
                     if locked { Err(Invariant::LocksResolvable) } else { Ok(ResolverResult::Failed) }

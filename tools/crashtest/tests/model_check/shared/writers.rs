@@ -1,4 +1,5 @@
-//! Writers: locks, a commit timestamp, the primary, the other rows; or a rollback.
+//! Writers: lock the rows, get a commit timestamp, commit the primary, then the other rows; or roll
+//! back.
 
 use percolite::Timestamp;
 use percolite::internal::protocol::{
@@ -68,7 +69,7 @@ impl Shared {
             } else if let StepResult::Send(sent, _) =
                 step_result(prewrite(&RowState::default(), &self.prewrite(state, w, n)))
             {
-                // The row is not read yet. The preconditions check that it is as assumed.
+                // The row was not read. The preconditions check that the row is as assumed.
                 state.writers[w].sending = Some(sent);
             }
         }
@@ -146,7 +147,8 @@ impl Shared {
                         state.writers[w].sending = Some(sent);
                     }
                     StepResult::Answer(commit_ts) => self.committed(state, w, commit_ts)?,
-                    // How it ended is unknown. The correct result is "undetermined".
+                    // The owner cannot know how its transaction ended. The correct result is
+                    // "undetermined".
                     StepResult::Refused(StepError::BelowSafePoint(_)) => {
                         self.coverage.hit("an owner commits after its record is pruned");
                         self.set_task(state, w, Task::Ended);
@@ -203,7 +205,7 @@ impl Shared {
     fn resolver_done(&self, state: &mut State, w: usize, result: ResolverResult) -> Result<(), Invariant> {
         match result {
             ResolverResult::NotYet(resolver) => state.writers[w].resolver = Some(resolver),
-            // The owner is live.
+            // The owner of the lock is live, or its status cannot be determined.
             ResolverResult::Status(None) | ResolverResult::Failed => self.roll_back(state, w)?,
             ResolverResult::Status(Some(_)) => {
                 let task = state.writers[w].task;
