@@ -1,6 +1,6 @@
 //! Resolve: bring a lock of a finished transaction to the transaction's status.
 //!
-//! The status is read first ([`check_txn_status`](super::check_txn_status)) and is final. So any
+//! The status is read first ([`check_txn_status`](super::check_txn_status())) and is final. So any
 //! reader or writer that finds the lock may resolve it, concurrently with others, and again after a
 //! crash in the middle.
 

@@ -1,8 +1,8 @@
 //! Dumps: all rows of a snapshot, or the rows changed since an earlier one, as a stream of bytes.
 //!
 //! A dump has rows, not versions or cells, so it can be restored by later versions of this program
-//! and into a store with any options. [`blocks`] is the format, [`write`] writes dumps, [`restore`]
-//! restores them.
+//! and into a store with any options. [`blocks`] is the format; [`mod@write`] writes dumps, and
+//! [`restore`] restores them.
 //!
 //! **An incremental dump** has what was committed after its start, up to the snapshot. One pass
 //! over the newest versions finds these changes ([`changes`]). A deletion is found by its
