@@ -5,8 +5,8 @@
 //! # fn main() -> percolite::Result<()> {
 //! use percolite::Store;
 //!
-//! # let folder = tempfile::tempdir().unwrap();
-//! # let path = folder.path().join("bank");
+//! # let directory = tempfile::tempdir().unwrap();
+//! # let path = directory.path().join("bank");
 //! # #[cfg(feature = "rocks")]
 //! let store = Store::open(&path)?;
 //! # #[cfg(not(feature = "rocks"))]

@@ -17,28 +17,28 @@ const THREADS: u64 = 4;
 const CHILD: &str = "PERCOLITE_LAYERED_CHILD";
 
 fn main() -> Result<()> {
-    if let Some(folder) = std::env::var_os(CHILD) {
-        return write_until_killed(Path::new(&folder));
+    if let Some(directory) = std::env::var_os(CHILD) {
+        return write_until_killed(Path::new(&directory));
     }
     let incarnations =
         std::env::var("LAYERED_LIVES").ok().and_then(|incarnations| incarnations.parse().ok()).unwrap_or(12);
-    let folder = tempfile::tempdir()?;
+    let directory = tempfile::tempdir()?;
     let mut acknowledged = BTreeMap::new();
     for incarnation in 0..incarnations {
         let commits = 1 + incarnation * 977 % 4000;
-        kill_after(folder.path(), commits, &mut acknowledged)?;
-        check(folder.path(), &acknowledged)
+        kill_after(directory.path(), commits, &mut acknowledged)?;
+        check(directory.path(), &acknowledged)
             .with_context(|| format!("incarnation {incarnation}, killed after {commits} commits"))?;
     }
-    let removed = removed_segments(folder.path())?;
+    let removed = removed_segments(directory.path())?;
     ensure!(removed > 0 || incarnations < 12, "no segment of the log was flushed");
     println!("{incarnations} incarnations, {removed} segments flushed, acknowledged: {acknowledged:?}");
     Ok(())
 }
 
-fn open(folder: &Path) -> Result<(Store, Keyspace)> {
+fn open(directory: &Path) -> Result<(Store, Keyspace)> {
     let builder = Store::builder().write_buffer_bytes(1 << 20).block_cache_bytes(1 << 20);
-    let store = builder.open(folder)?;
+    let store = builder.open(directory)?;
     let rows = store.keyspace("rows")?;
     Ok((store, rows))
 }
@@ -47,8 +47,8 @@ fn count(bytes: &[u8]) -> Result<u64> {
     Ok(std::str::from_utf8(bytes)?.parse()?)
 }
 
-fn write_until_killed(folder: &Path) -> Result<()> {
-    let (store, rows) = open(folder)?;
+fn write_until_killed(directory: &Path) -> Result<()> {
+    let (store, rows) = open(directory)?;
     std::thread::scope(|scope| {
         let work = |thread: u64| -> Result<()> {
             loop {
@@ -69,8 +69,8 @@ fn write_until_killed(folder: &Path) -> Result<()> {
     })
 }
 
-fn kill_after(folder: &Path, commits: u64, acknowledged: &mut BTreeMap<u64, u64>) -> Result<()> {
-    let mut child = Command::new(std::env::current_exe()?).env(CHILD, folder).stdout(Stdio::piped()).spawn()?;
+fn kill_after(directory: &Path, commits: u64, acknowledged: &mut BTreeMap<u64, u64>) -> Result<()> {
+    let mut child = Command::new(std::env::current_exe()?).env(CHILD, directory).stdout(Stdio::piped()).spawn()?;
     let lines = BufReader::new(child.stdout.take().context("the child has no output")?).lines();
     for (printed, line) in lines.enumerate() {
         let line = line?;
@@ -85,8 +85,8 @@ fn kill_after(folder: &Path, commits: u64, acknowledged: &mut BTreeMap<u64, u64>
     Ok(())
 }
 
-fn check(folder: &Path, acknowledged: &BTreeMap<u64, u64>) -> Result<()> {
-    let (store, rows) = open(folder)?;
+fn check(directory: &Path, acknowledged: &BTreeMap<u64, u64>) -> Result<()> {
+    let (store, rows) = open(directory)?;
     let snapshot = store.snapshot()?;
     for thread in 0..THREADS {
         let found = snapshot.get(&rows, format!("count/{thread}"))?.map_or(Ok(0), |bytes| count(&bytes))?;
@@ -108,9 +108,9 @@ fn check(folder: &Path, acknowledged: &BTreeMap<u64, u64>) -> Result<()> {
 
 /// The number of removed segments. Segments are numbered from 1, so the lowest remaining number
 /// shows how many were removed.
-fn removed_segments(folder: &Path) -> Result<u64> {
+fn removed_segments(directory: &Path) -> Result<u64> {
     let mut lowest = u64::MAX;
-    for entry in std::fs::read_dir(folder.join("wal"))? {
+    for entry in std::fs::read_dir(directory.join("wal"))? {
         let name = entry?.file_name();
         let digits = name.to_str().and_then(|name| name.strip_suffix(".segment"));
         lowest = lowest.min(digits.context("a file that is no segment")?.parse()?);

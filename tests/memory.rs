@@ -39,11 +39,11 @@ const VALUE_BYTES: usize = 100;
 /// memory besides key and value, and the difference between the allocated bytes and those that the
 /// store reports.
 fn overhead(rows: u64, batch: u64) -> (f64, f64) {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // No flush and no GC runs meanwhile.
     let builder =
         Store::builder().durability(Durability::Buffered).write_buffer_bytes(1 << 30).background_resolve(false);
-    let store = builder.open(folder.path()).unwrap();
+    let store = builder.open(directory.path()).unwrap();
     let keyspace = store.keyspace("rows").unwrap();
     let measure = || (ALLOCATED.load(Ordering::Relaxed) as f64, store.engine_stats().unwrap().memtable_bytes as f64);
     let before = measure();

@@ -147,9 +147,9 @@ fn metrics_and_traces_agree_with_stats_and_logs() {
     assert_eq!(recorded.counted("percolite_commit_seconds{durability=sync}"), latencies.commit_durable.count());
 
     assert_eq!(recorded.counted("percolite_write_stalls_total{}"), 0);
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let builder = Store::builder().durability(Durability::Buffered).write_buffer_bytes(1 << 20);
-    let store = builder.open(folder.path()).unwrap();
+    let store = builder.open(directory.path()).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let value = vec![b'x'; 256 << 10];
     let stalled = (0..4000_u32).any(|row| {
@@ -164,11 +164,11 @@ fn metrics_and_traces_agree_with_stats_and_logs() {
     let millis = u64::try_from(stats.write_stall_time.as_millis()).unwrap();
     assert!(recorded.counted("percolite_write_stall_milliseconds_total{}") >= millis);
 
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::builder().status_file_interval(Duration::from_millis(1)).open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::builder().status_file_interval(Duration::from_millis(1)).open(directory.path()).unwrap();
     // A directory of this name makes the writes of the status file fail. The store may have a file
     // of this name for a short time.
-    while std::fs::create_dir(folder.path().join("STATUS.new")).is_err() {
+    while std::fs::create_dir(directory.path().join("STATUS.new")).is_err() {
         std::thread::yield_now();
     }
     let is_failure =
@@ -320,8 +320,8 @@ fn an_orderly_close_warns_of_nothing(recorded: &Recorded) {
         store.close().unwrap();
         assert!(scan.next().unwrap().is_err() && large.commit().is_err());
     }
-    let folder = tempfile::tempdir().unwrap();
-    Store::builder().status_file_interval(Duration::from_millis(1)).open(folder.path()).unwrap().close().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    Store::builder().status_file_interval(Duration::from_millis(1)).open(directory.path()).unwrap().close().unwrap();
     let warned = |event: &&String| event.starts_with("WARN") || event.starts_with("ERROR");
     let events = recorded.events.lock().unwrap();
     assert_eq!(events.iter().skip(from).find(warned), None);

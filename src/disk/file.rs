@@ -12,13 +12,13 @@ use super::{Disk, DiskFile};
 /// A real directory.
 #[derive(Clone, Debug)]
 pub struct OsDisk {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl OsDisk {
     /// The directory, which must exist.
-    pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into() }
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
     }
 }
 
@@ -26,20 +26,20 @@ impl Disk for OsDisk {
     type File = File;
 
     fn create(&self, name: &str) -> io::Result<File> {
-        OpenOptions::new().read(true).write(true).create_new(true).open(self.folder.join(name))
+        OpenOptions::new().read(true).write(true).create_new(true).open(self.directory.join(name))
     }
 
     fn open(&self, name: &str) -> io::Result<File> {
-        File::open(self.folder.join(name))
+        File::open(self.directory.join(name))
     }
 
     fn open_writable(&self, name: &str) -> io::Result<File> {
-        OpenOptions::new().read(true).write(true).open(self.folder.join(name))
+        OpenOptions::new().read(true).write(true).open(self.directory.join(name))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
+        for entry in fs::read_dir(&self.directory)? {
             // This crate creates only names that are UTF-8.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);
@@ -49,15 +49,15 @@ impl Disk for OsDisk {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.folder.join(name))
+        fs::remove_file(self.directory.join(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.folder.join(from), self.folder.join(to))
+        fs::rename(self.directory.join(from), self.directory.join(to))
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        File::open(&self.folder)?.sync_all()
+        File::open(&self.directory)?.sync_all()
     }
 }
 

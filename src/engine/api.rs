@@ -101,7 +101,7 @@ pub trait Engine: Send + Sync {
     ///
     /// The copy is a prefix of the applied changes. It contains everything applied before this
     /// call, and possibly some of what is applied during it.
-    fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
+    fn checkpoint(&self, _directory: &Path) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("make checkpoints"))
     }
 

@@ -14,17 +14,17 @@
 //! | engine | what |
 //! |---|---|
 //! | [`local`] | encodes row changes into cells of any ordered store in this process |
-//! | [`folder`] | a [`local`] engine that is durable, in a directory |
+//! | [`directory`] | a [`local`] engine that is durable, in a directory |
 //! | [`sim`] | a [`local`] engine in memory, with crashes that tests can choose |
 //! | [`unreliable`] | wraps any engine and makes it delay, repeat and lose requests |
 
 mod api;
 mod compression;
 mod data_loss;
+#[cfg(feature = "rocks")]
+pub mod directory;
 mod error;
 mod faults;
-#[cfg(feature = "rocks")]
-pub mod folder;
 pub mod local;
 #[cfg_attr(not(feature = "rocks"), allow(dead_code, unused_imports, reason = "only the directory engine uses it"))]
 pub(crate) mod lsm;

@@ -94,7 +94,7 @@ pub trait Storage: CellReader + 'static {
     /// Blocks until all batches written before this call survive a power cut.
     fn sync(&self) -> Result<(), EngineError>;
     /// See [`Engine::checkpoint`](super::Engine::checkpoint).
-    fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
+    fn checkpoint(&self, _directory: &Path) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("make checkpoints"))
     }
     /// See [`Engine::stats`](super::Engine::stats).

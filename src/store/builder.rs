@@ -262,8 +262,8 @@ impl Builder {
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("bank");
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("bank");
     /// # #[cfg(feature = "rocks")]
     /// # {
     /// # percolite::Store::open(&path)?.close()?;
@@ -333,8 +333,8 @@ impl Builder {
     /// # fn main() -> percolite::Result<()> {
     /// use percolite::{Store, StoreStatus};
     /// use std::time::Duration;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let path = folder.path().join("bank");
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("bank");
     /// let store = Store::builder().status_file_interval(Duration::from_secs(1)).open(&path)?;
     /// // In another process, some time later:
     /// if let Some(status) = StoreStatus::read_from(&path)? {

@@ -70,18 +70,18 @@ impl Builder {
     /// Those of [`Builder::open`].
     #[cfg(feature = "rocks")]
     pub fn durable_engine(&self, path: impl AsRef<std::path::Path>) -> Result<Arc<dyn Engine>> {
-        use crate::engine::folder::{FolderEngine, FolderStorage};
+        use crate::engine::directory::{DirectoryEngine, DirectoryStorage};
         self.options.check()?;
         if path.as_ref().as_os_str().is_empty() {
             return Err(Error::invalid("the path of a store must not be empty"));
         }
-        let open = if self.options.read_only { FolderStorage::open_read_only } else { FolderStorage::open };
-        Ok(Arc::new(FolderEngine::new(open(path.as_ref(), self.folder_options())?, true)))
+        let open = if self.options.read_only { DirectoryStorage::open_read_only } else { DirectoryStorage::open };
+        Ok(Arc::new(DirectoryEngine::new(open(path.as_ref(), self.directory_options())?, true)))
     }
 
     #[cfg(feature = "rocks")]
-    pub(in crate::store) fn folder_options(&self) -> crate::engine::folder::FolderOptions {
-        crate::engine::folder::FolderOptions {
+    pub(in crate::store) fn directory_options(&self) -> crate::engine::directory::DirectoryOptions {
+        crate::engine::directory::DirectoryOptions {
             block_cache_bytes: self.options.block_cache_bytes,
             write_buffer_bytes: self.options.write_buffer_bytes,
             compression: self.options.compression,

@@ -128,9 +128,9 @@ fn rocks_in_two_phases() {
 
 #[test]
 fn every_named_anomaly_has_a_script() {
-    for (folder, names) in [("prevented", PREVENTED), ("permitted", PERMITTED)] {
-        let found: Vec<String> = scripts(folder).iter().map(|path| name_of(path)).collect();
-        assert_eq!(found, names, "the scripts in {folder}");
+    for (directory, names) in [("prevented", PREVENTED), ("permitted", PERMITTED)] {
+        let found: Vec<String> = scripts(directory).iter().map(|path| name_of(path)).collect();
+        assert_eq!(found, names, "the scripts in {directory}");
     }
     for path in ["prevented", "permitted", "rules"].into_iter().flat_map(scripts) {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -155,7 +155,7 @@ fn check(subject: usize) {
     let mut failures = Vec::new();
     let (mut prevented, mut broken, mut observed) = (0, 0, 0);
     for (path, (seen, matched)) in outcomes {
-        let (prevents, permits) = (path.starts_with(folder("prevented")), path.starts_with(folder("permitted")));
+        let (prevents, permits) = (path.starts_with(directory("prevented")), path.starts_with(directory("permitted")));
         if let Err(why) = matched {
             failures.push(format!("{}: {why}", path.display()));
         }
@@ -219,12 +219,13 @@ fn compare(expected: &str, output: &str) -> Result<(), String> {
     }
 }
 
-fn folder(name: &str) -> PathBuf {
+fn directory(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/anomalies").join(name)
 }
 
 fn scripts(name: &str) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder(name)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(directory(name)).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     paths
 }

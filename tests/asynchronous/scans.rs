@@ -111,8 +111,8 @@ fn a_stream_ends_after_an_error() {
 #[cfg(feature = "rocks")]
 fn a_finished_stream_does_not_keep_the_store_open() {
     for runtime in both_runtimes(2) {
-        let folder = tempfile::tempdir().unwrap();
-        let store = AsyncStore::from(Store::open(folder.path()).unwrap());
+        let directory = tempfile::tempdir().unwrap();
+        let store = AsyncStore::from(Store::open(directory.path()).unwrap());
         let rows = store.store().keyspace("rows").unwrap();
         fill(store.store(), &rows);
         runtime.block_on(async {
@@ -121,7 +121,7 @@ fn a_finished_stream_does_not_keep_the_store_open() {
                 row.unwrap();
             }
             drop(store);
-            Store::open(folder.path()).unwrap();
+            Store::open(directory.path()).unwrap();
             assert!(scan.next().await.is_none());
         });
     }

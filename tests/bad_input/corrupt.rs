@@ -132,8 +132,8 @@ fn a_corrupt_record_is_named_and_affects_no_other() {
 #[test]
 #[cfg(feature = "rocks")]
 fn a_failed_opening_does_not_keep_the_directory_locked() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
     Store::open(&path).unwrap().close().unwrap();
     let engine = Store::builder().durable_engine(&path).unwrap();
     engine.write_meta(&[("history".into(), Some(vec![1]))]).unwrap();

@@ -44,23 +44,24 @@ mod calls;
 mod closures;
 mod corrupt;
 #[cfg(feature = "rocks")]
-mod folders;
-#[cfg(feature = "rocks")]
-#[path = "../support/folders.rs"]
-mod folders_of_stores;
+mod directories;
 mod snapshots;
+#[cfg(feature = "rocks")]
+#[path = "../support/directories.rs"]
+mod store_directories;
 
 #[test]
 fn every_test_in_the_table_exists() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut sources = String::new();
-    let mut folders = ["src", "tests", "tools/cli/src", "tools/cli/tests"].map(|folder| root.join(folder)).to_vec();
-    while let Some(folder) = folders.pop() {
+    let mut directories =
+        ["src", "tests", "tools/cli/src", "tools/cli/tests"].map(|directory| root.join(directory)).to_vec();
+    while let Some(directory) = directories.pop() {
         // The published crate does not contain the command line.
-        for entry in std::fs::read_dir(folder).into_iter().flatten() {
+        for entry in std::fs::read_dir(directory).into_iter().flatten() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path);
+                directories.push(path);
             } else if path.extension().is_some_and(|end| end == "rs") {
                 sources += &std::fs::read_to_string(path).unwrap();
             }

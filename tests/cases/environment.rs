@@ -171,9 +171,9 @@ impl Environment {
     }
 
     #[cfg(feature = "rocks")]
-    pub fn folder(&self) -> &std::path::Path {
-        let Place::Rocks(folder) = &self.place else { panic!("this column has no directory") };
-        folder.path()
+    pub fn directory(&self) -> &std::path::Path {
+        let Place::Rocks(directory) = &self.place else { panic!("this column has no directory") };
+        directory.path()
     }
 
     pub fn sim(&self) -> Option<&SimStorage> {
@@ -198,7 +198,7 @@ impl Environment {
         match &self.place {
             Place::Memory(_) => panic!("the protocol column has no engine"),
             #[cfg(feature = "rocks")]
-            Place::Rocks(folder) => self.builder().durable_engine(folder.path()).unwrap(),
+            Place::Rocks(directory) => self.builder().durable_engine(directory.path()).unwrap(),
             Place::Sim(memory) => Arc::new(memory.exclusive_engine()),
             Place::Shared(memory, _) => Arc::new(memory.shared_engine()),
         }

@@ -26,11 +26,11 @@ mod acknowledged;
 mod clocks;
 mod conflicts;
 mod crash;
+#[cfg(feature = "rocks")]
+#[path = "../support/directories.rs"]
+mod directories;
 mod driver;
 mod environment;
-#[cfg(feature = "rocks")]
-#[path = "../support/folders.rs"]
-mod folders;
 mod gc;
 #[path = "../support/hooked_engine.rs"]
 mod hooked_engine;

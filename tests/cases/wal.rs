@@ -8,8 +8,8 @@ use std::path::Path;
 
 use percolite::{CommitProtocol, Durability, ErrorKind, Store, TxnOptions};
 
+use crate::directories::{copy_directory, frames, segments};
 use crate::environment::Environment;
-use crate::folders::{copy_folder, frames, segments};
 
 pub fn an_older_segment_cut_at_a_frame_leaves_no_hole(environment: &Environment) {
     let builder = || environment.builder().write_buffer_bytes(1 << 20).durability(Durability::Buffered);
@@ -29,10 +29,10 @@ pub fn an_older_segment_cut_at_a_frame_leaves_no_hole(environment: &Environment)
         write(written);
         written += 1;
         let copy = tempfile::tempdir().unwrap();
-        if segments(environment.folder()).len() < 2 {
+        if segments(environment.directory()).len() < 2 {
             continue;
         }
-        copy_folder(environment.folder(), copy.path());
+        copy_directory(environment.directory(), copy.path());
         let filled = |path: &Path| !frames(&fs::read(path).unwrap()).is_empty();
         let mut filled: Vec<_> = segments(copy.path()).into_iter().filter(|path| filled(path)).collect();
         if let (Some(_), Some(older)) = (filled.pop(), filled.pop()) {
@@ -64,9 +64,9 @@ pub fn an_older_segment_cut_at_a_frame_leaves_no_hole(environment: &Environment)
 /// Opens a copy in which a segment ends early. Returns the number of rows, which are consecutive
 /// from the first one; or `None` if the store refuses to open because acknowledged commits are
 /// lost.
-fn rows_after(folder: &Path, log: &Path, length: usize, builder: &dyn Fn() -> percolite::Builder) -> Option<u64> {
+fn rows_after(directory: &Path, log: &Path, length: usize, builder: &dyn Fn() -> percolite::Builder) -> Option<u64> {
     let copy = tempfile::tempdir().unwrap();
-    copy_folder(folder, copy.path());
+    copy_directory(directory, copy.path());
     fs::OpenOptions::new().write(true).open(copy.path().join(log)).unwrap().set_len(length as u64).unwrap();
     let store: Store = match builder().open(copy.path()) {
         Ok(store) => store,

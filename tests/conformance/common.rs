@@ -25,12 +25,12 @@ pub struct Subject {
     pub seed: u64,
     /// A call may take effect more than once before it returns.
     pub repeats: bool,
-    _folder: Option<TempDir>,
+    _directory: Option<TempDir>,
 }
 
 impl Subject {
     pub fn new(engine: impl Engine + 'static, seed: u64) -> Self {
-        Self { engine: Box::new(engine), seed, repeats: false, _folder: None }
+        Self { engine: Box::new(engine), seed, repeats: false, _directory: None }
     }
 }
 
@@ -42,7 +42,7 @@ impl Deref for Subject {
 }
 
 #[cfg(feature = "rocks")]
-pub const MEMORY: percolite::engine::folder::FolderOptions = percolite::engine::folder::FolderOptions {
+pub const MEMORY: percolite::engine::directory::DirectoryOptions = percolite::engine::directory::DirectoryOptions {
     block_cache_bytes: 4 << 20,
     write_buffer_bytes: 4 << 20,
     compression: percolite::engine::Compression::Lz4,
@@ -51,11 +51,11 @@ pub const MEMORY: percolite::engine::folder::FolderOptions = percolite::engine::
 
 #[cfg(feature = "rocks")]
 pub fn rocks(seed: u64) -> Subject {
-    use percolite::engine::folder::FolderStorage;
+    use percolite::engine::directory::DirectoryStorage;
     use percolite::engine::local::LocalEngine;
-    let folder = tempfile::tempdir().unwrap();
-    let engine = LocalEngine::new(FolderStorage::open(folder.path(), MEMORY).unwrap(), true);
-    Subject { _folder: Some(folder), ..Subject::new(engine, seed) }
+    let directory = tempfile::tempdir().unwrap();
+    let engine = LocalEngine::new(DirectoryStorage::open(directory.path(), MEMORY).unwrap(), true);
+    Subject { _directory: Some(directory), ..Subject::new(engine, seed) }
 }
 
 pub fn sim_embedded(seed: u64) -> Subject {

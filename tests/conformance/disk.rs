@@ -4,22 +4,22 @@ use std::fs;
 use std::path::Path;
 
 use percolite::Timestamp;
-use percolite::engine::folder::{FolderEngine, FolderStorage};
+use percolite::engine::directory::{DirectoryEngine, DirectoryStorage};
 use percolite::engine::local::LocalEngine;
 use percolite::engine::{Engine, EngineError};
 use percolite::row::{CellChange, KeyspaceId, RowChange, RowKey, TxnRecord};
 
 use crate::common::{Dice, MEMORY, all_writes, change, deletion, lock, make, put, put_status, put_write, row, ts};
 
-fn open(path: &Path) -> Result<FolderEngine, EngineError> {
-    Ok(LocalEngine::new(FolderStorage::open(path, MEMORY)?, true))
+fn open(path: &Path) -> Result<DirectoryEngine, EngineError> {
+    Ok(LocalEngine::new(DirectoryStorage::open(path, MEMORY)?, true))
 }
 
 #[test]
 fn reopening_keeps_everything() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for round in 0..4u64 {
-        let engine = open(folder.path()).unwrap();
+        let engine = open(directory.path()).unwrap();
         // First the rows of earlier rounds are checked, then new ones are written.
         for key in (0..round).map(|earlier| format!("row {earlier}")) {
             let found = engine.read_row(&row(&key), ts(10)).unwrap();
@@ -61,11 +61,11 @@ fn reopening_keeps_everything() {
 
 #[test]
 fn reopening_keeps_rows_in_many_files() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut dice = Dice(1);
     let mut expected = std::collections::BTreeMap::new();
     for _ in 0..3 {
-        let engine = open(folder.path()).unwrap();
+        let engine = open(directory.path()).unwrap();
         for at in 0..4000 {
             let key = format!("{:03}", dice.below(900));
             let write = put(at + 1);
@@ -84,29 +84,29 @@ fn reopening_keeps_rows_in_many_files() {
 
 #[test]
 fn a_store_that_is_open_is_busy() {
-    let folder = tempfile::tempdir().unwrap();
-    let engine = open(folder.path()).unwrap();
-    assert!(matches!(open(folder.path()), Err(EngineError::AlreadyOpen(_))));
+    let directory = tempfile::tempdir().unwrap();
+    let engine = open(directory.path()).unwrap();
+    assert!(matches!(open(directory.path()), Err(EngineError::AlreadyOpen(_))));
     make(&engine, [put_write("a", put(20))]);
     drop(engine);
-    assert_eq!(all_writes(&open(folder.path()).unwrap()).len(), 1);
+    assert_eq!(all_writes(&open(directory.path()).unwrap()).len(), 1);
 }
 
 #[test]
 fn a_store_with_an_open_snapshot_is_busy() {
-    let folder = tempfile::tempdir().unwrap();
-    let engine = open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let engine = open(directory.path()).unwrap();
     make(&engine, [put_write("a", put(20)), put_status("a", 5, TxnRecord::RolledBack)]);
     let view = engine.snapshot().unwrap();
     drop(engine);
     assert_eq!(view.write(&row("a")).unwrap(), Some(put(20)), "a snapshot keeps the database open");
-    match open(folder.path()) {
+    match open(directory.path()) {
         Err(EngineError::AlreadyOpen(_)) => {}
         Err(other) => panic!("not AlreadyOpen: {other:?}"),
         Ok(_) => panic!("the store was opened twice"),
     }
     drop(view);
-    assert_eq!(all_writes(&open(folder.path()).unwrap()).len(), 1);
+    assert_eq!(all_writes(&open(directory.path()).unwrap()).len(), 1);
 }
 
 #[test]
@@ -129,12 +129,12 @@ fn a_foreign_or_newer_directory_is_refused_unchanged() {
         &[("PERCOLITE", "something else"), ("diary", "x")],
     ];
     for files in cases {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {
-            fs::write(folder.path().join(name), text).unwrap();
+            fs::write(directory.path().join(name), text).unwrap();
         }
-        let before = listing(folder.path());
-        assert!(matches!(open(folder.path()), Err(EngineError::NotAStore(_))), "{files:?}");
-        assert_eq!(listing(folder.path()), before, "{files:?}");
+        let before = listing(directory.path());
+        assert!(matches!(open(directory.path()), Err(EngineError::NotAStore(_))), "{files:?}");
+        assert_eq!(listing(directory.path()), before, "{files:?}");
     }
 }

@@ -51,14 +51,15 @@ fn tables() -> [Vec<(String, String)>; 2] {
 /// All test functions, by their paths: `tasks::modes::semaphore_requests_are_fifo`.
 fn tests() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut folders: Vec<(PathBuf, String)> = SOURCES.iter().map(|folder| (root.join(folder), String::new())).collect();
+    let mut directories: Vec<(PathBuf, String)> =
+        SOURCES.iter().map(|directory| (root.join(directory), String::new())).collect();
     let mut found = BTreeSet::new();
-    while let Some((folder, above)) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
+    while let Some((directory, above)) = directories.pop() {
+        for entry in fs::read_dir(&directory).unwrap() {
             let path = entry.unwrap().path();
             let module = format!("{above}{}::", path.file_stem().unwrap().to_string_lossy());
             if path.is_dir() {
-                folders.push((path, module));
+                directories.push((path, module));
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 found.extend(tests_of(&fs::read_to_string(&path).unwrap()).map(|test| format!("{module}{test}")));
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolite::engine::EngineError;
-use percolite::engine::folder::{FolderOptions, FolderStorage};
+use percolite::engine::directory::{DirectoryOptions, DirectoryStorage};
 use percolite::engine::sim::SimStorage;
 use percolite::env::SystemEnv;
 use percolite::oracle::MemoryOracle;
@@ -18,7 +18,7 @@ use percolite::{
 
 pub const OPTION: &str = "PERCOLITE_TEST_OPTION";
 pub const VALUE: &str = "PERCOLITE_TEST_VALUE";
-pub const FOLDER: &str = "PERCOLITE_TEST_FOLDER";
+pub const DIRECTORY: &str = "PERCOLITE_TEST_DIRECTORY";
 
 /// The exit code of a refused option. The error is printed.
 pub const REFUSED: i32 = 42;
@@ -31,7 +31,7 @@ const BATCH_ROWS: u8 = 10;
 struct Case {
     option: String,
     value: u128,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 /// Runs the case that the environment names; `None` in the parent, where it names none.
@@ -40,7 +40,7 @@ pub fn run() -> Option<ExitCode> {
     let case = Case {
         option: value(OPTION)?,
         value: value(VALUE)?.parse().unwrap(),
-        folder: PathBuf::from(std::env::var_os(FOLDER)?),
+        directory: PathBuf::from(std::env::var_os(DIRECTORY)?),
     };
     let code = match case.open() {
         Ok(()) => 0,
@@ -63,7 +63,7 @@ pub fn duration(nanoseconds: u128) -> Duration {
 
 impl Case {
     fn path(&self) -> PathBuf {
-        self.folder.join("store")
+        self.directory.join("store")
     }
 
     fn is(&self, option: &str) -> bool {
@@ -132,7 +132,7 @@ impl Case {
         let status: StoreStatus = serde_json::from_slice(&serde_json::to_vec(&store.status()).unwrap()).unwrap();
         assert_eq!(status.stats.commits(), store.stats().commits());
         // A checkpoint flushes everything into tables.
-        let copy = self.folder.join("copy");
+        let copy = self.directory.join("copy");
         store.checkpoint(&copy)?;
         let stats = store.engine_stats()?;
         assert!(stats.columns.iter().map(|column| column.sst_bytes).sum::<u64>() > 1000, "{stats:?}");
@@ -141,7 +141,7 @@ impl Case {
             read_back(&builder.open(&path)?)?;
         }
         read_back(&Store::open(&copy)?)?;
-        let repaired = self.folder.join("repaired");
+        let repaired = self.directory.join("repaired");
         assert!(self.builder().repair(&copy, &repaired, |_| ())?.is_complete());
         let engine = self.builder().durable_engine(&repaired)?;
         read_back(&self.builder().open_engine(engine)?)?;
@@ -264,28 +264,28 @@ impl Case {
         same(self.builder().read_only(true).open(&path).map(drop).unwrap_err());
         same(self.builder().durable_engine(&path).map(drop).unwrap_err());
         same(self.builder().read_only(true).durable_engine(&path).map(drop).unwrap_err());
-        same(self.builder().repair(&path, self.folder.join("repaired"), |_| ()).map(drop).unwrap_err());
+        same(self.builder().repair(&path, self.directory.join("repaired"), |_| ()).map(drop).unwrap_err());
         same(self.builder().in_memory().map(drop).unwrap_err());
         same(self.builder().open_in_memory(&SimStorage::new()).map(drop).unwrap_err());
         same(self.builder().open_engine(Arc::new(SimStorage::new().exclusive_engine())).map(drop).unwrap_err());
         self.refused_by_the_engine(&path, message);
-        assert_eq!(std::fs::read_dir(&self.folder).unwrap().count(), 0, "something was created");
+        assert_eq!(std::fs::read_dir(&self.directory).unwrap().count(), 0, "something was created");
     }
 
     fn refused_by_the_engine(&self, path: &Path, message: &str) {
         let value = usize::try_from(self.value).unwrap_or_default();
-        let usual = FolderOptions {
+        let usual = DirectoryOptions {
             block_cache_bytes: 4 << 20,
             write_buffer_bytes: 4 << 20,
             compression: Compression::Lz4,
             accept_data_loss: None,
         };
         let setup = match self.option.as_str() {
-            "block_cache_bytes" => FolderOptions { block_cache_bytes: value, ..usual },
-            "write_buffer_bytes" => FolderOptions { write_buffer_bytes: value, ..usual },
+            "block_cache_bytes" => DirectoryOptions { block_cache_bytes: value, ..usual },
+            "write_buffer_bytes" => DirectoryOptions { write_buffer_bytes: value, ..usual },
             _ => return,
         };
-        for open in [FolderStorage::open, FolderStorage::open_read_only] {
+        for open in [DirectoryStorage::open, DirectoryStorage::open_read_only] {
             let why = open(path, setup).map(drop).unwrap_err();
             assert!(matches!(why, EngineError::InvalidOption(_)), "{why}");
             assert_eq!(why.to_string(), message);

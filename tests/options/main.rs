@@ -113,7 +113,7 @@ fn values(bounds: OptionRange, greatest: u128, dice: &mut Dice) -> BTreeSet<u128
 
 /// Tries one value. `kilobytes` limits the address space of the process.
 fn run(option: &str, value: u128, kilobytes: Option<u64>) -> Result<Output, String> {
-    let folder = tempfile::tempdir().map_err(|why| why.to_string())?;
+    let directory = tempfile::tempdir().map_err(|why| why.to_string())?;
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
     let mut command = match kilobytes {
         Some(kilobytes) => {
@@ -123,7 +123,7 @@ fn run(option: &str, value: u128, kilobytes: Option<u64>) -> Result<Output, Stri
         }
         None => Command::new(own),
     };
-    command.envs([(child::OPTION, option), (child::VALUE, &value.to_string())]).env(child::FOLDER, folder.path());
+    command.envs([(child::OPTION, option), (child::VALUE, &value.to_string())]).env(child::DIRECTORY, directory.path());
     command.output().map_err(|why| why.to_string())
 }
 

@@ -339,11 +339,11 @@ fn checkpoints_under_load_are_consistent() {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const ACCOUNTS: u8 = 20;
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let open = |path: std::path::PathBuf| {
         Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20).open(path).unwrap()
     };
-    let store = open(folder.path().join("bank"));
+    let store = open(directory.path().join("bank"));
     let (accounts, log) = (store.keyspace("accounts").unwrap(), store.keyspace("log").unwrap());
     store.transact(|txn| (0..ACCOUNTS).try_for_each(|account| txn.put(&accounts, [account], [100]))).unwrap();
     let stop = AtomicBool::new(false);
@@ -375,7 +375,7 @@ fn checkpoints_under_load_are_consistent() {
         }
         for round in 0..6 {
             store.transact(|txn| txn.put(&log, "round", [round])).unwrap();
-            let path = folder.path().join(format!("copy {round}"));
+            let path = directory.path().join(format!("copy {round}"));
             store.checkpoint(&path).unwrap();
             let copy = open(path);
             let (accounts, log) = (copy.existing_keyspace("accounts").unwrap(), copy.existing_keyspace("log").unwrap());
@@ -393,18 +393,18 @@ fn checkpoints_under_load_are_consistent() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    let why = store.checkpoint(folder.path().join("copy 0")).unwrap_err();
+    let why = store.checkpoint(directory.path().join("copy 0")).unwrap_err();
     assert!(why.to_string().contains("already exists"), "{why}");
-    let why = Store::in_memory().unwrap().checkpoint(folder.path().join("of memory")).unwrap_err();
+    let why = Store::in_memory().unwrap().checkpoint(directory.path().join("of memory")).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
 }
 
 #[cfg(feature = "rocks")]
 #[test]
 fn a_checkpoint_leaves_existing_directories_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path().join("store")).unwrap();
-    let (copy, other) = (folder.path().join("copy"), folder.path().join("copy.tmp"));
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path().join("store")).unwrap();
+    let (copy, other) = (directory.path().join("copy"), directory.path().join("copy.tmp"));
     for path in [&copy, &other] {
         std::fs::create_dir(path).unwrap();
         std::fs::write(path.join("precious"), "text").unwrap();
@@ -413,9 +413,9 @@ fn a_checkpoint_leaves_existing_directories_alone() {
         let why = store.checkpoint(path).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::Io(_)) && why.to_string().contains("already exists"), "{why}");
     }
-    std::fs::rename(&copy, folder.path().join("elsewhere")).unwrap();
+    std::fs::rename(&copy, directory.path().join("elsewhere")).unwrap();
     store.checkpoint(copy.join("")).unwrap();
-    for path in [&other, &folder.path().join("elsewhere")] {
+    for path in [&other, &directory.path().join("elsewhere")] {
         assert_eq!(std::fs::read(path.join("precious")).unwrap(), b"text");
     }
     assert!(Store::open(&copy).unwrap().verify(|_| ()).unwrap().is_ok());
@@ -424,9 +424,9 @@ fn a_checkpoint_leaves_existing_directories_alone() {
 #[cfg(feature = "rocks")]
 #[test]
 fn a_checkpoint_without_its_marker_is_no_store() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path().join("store")).unwrap();
-    let copy = folder.path().join("copy");
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path().join("store")).unwrap();
+    let copy = directory.path().join("copy");
     store.checkpoint(&copy).unwrap();
     std::fs::rename(copy.join("PERCOLITE"), copy.join("PERCOLITE.copy")).unwrap();
     let Err(why) = Store::open(&copy) else { panic!("the store was opened") };

@@ -37,14 +37,14 @@ fn rows_are_counted_as_a_snapshot_sees_them() {
 #[cfg(feature = "rocks")]
 #[test]
 fn uncounted_rows_are_estimated_from_their_size_on_disk() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let open = || Store::builder().write_buffer_bytes(1 << 20).compression(percolite::Compression::None);
-    let store = open().open(folder.path()).unwrap();
+    let store = open().open(directory.path()).unwrap();
     fill(&store, "before", 1000, &[1; 100]);
     fill(&store, "large", 100_000, &[7; 100]);
     fill(&store, "small", 10, &[7; 100]);
     store.close().unwrap();
-    let store = open().read_only(true).open(folder.path()).unwrap();
+    let store = open().read_only(true).open(directory.path()).unwrap();
     let exact = stats(&store, u64::MAX);
     assert_eq!((exact[1].rows, exact[1].logical_bytes, exact[1].is_exact), (100_000, 10_400_000, true));
     assert!(exact[1].disk_bytes > 5_000_000, "{exact:?}");

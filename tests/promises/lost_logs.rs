@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use percolite::{Builder, DumpHeader, DumpOptions, Durability, Error, ErrorKind, Store};
 
-use crate::folders::{FRAMES_AT, change, copy_folder, files, frames, payload, segment, state};
+use crate::directories::{FRAMES_AT, change, copy_directory, files, frames, payload, segment, state};
 
 const COMMITS: u32 = 200;
 
@@ -15,8 +15,8 @@ fn small() -> Builder {
 }
 
 /// A store that was closed, with commits in its log.
-fn closed(folder: &Path) -> PathBuf {
-    let path = folder.join("closed");
+fn closed(directory: &Path) -> PathBuf {
+    let path = directory.join("closed");
     let store = small().open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
     for n in 0..COMMITS {
@@ -58,8 +58,8 @@ fn prefix(store: &Store) -> u32 {
 
 #[test]
 fn lost_commits_need_the_fingerprint_to_open() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = closed(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let path = closed(directory.path());
     damage_in_the_middle(&path);
     let (damaged, segment) = (state(&path), segment(&path));
     let was = fs::read(&segment).unwrap();
@@ -99,7 +99,7 @@ fn lost_commits_need_the_fingerprint_to_open() {
         let store = small().read_only(read_only).open(&path).unwrap();
         assert_eq!((store.data_losses(), prefix(&store)), (lost.clone(), there + 1));
     }
-    let copy = folder.path().join("copy");
+    let copy = directory.path().join("copy");
     small().open(&path).unwrap().checkpoint(&copy).unwrap();
     files(&path, "lost-").iter().for_each(|file| fs::remove_file(file).unwrap());
     for place in [copy, path] {
@@ -111,8 +111,8 @@ fn lost_commits_need_the_fingerprint_to_open() {
 
 #[test]
 fn a_fingerprint_without_a_loss_changes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = closed(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let path = closed(directory.path());
     let store = small().accept_data_loss(7).open(&path).unwrap();
     assert_eq!((prefix(&store), store.data_losses()), (COMMITS, vec![]));
 }
@@ -121,8 +121,8 @@ fn a_fingerprint_without_a_loss_changes_nothing() {
 /// has two copies of its header, so damage to one of them is harmless.
 #[test]
 fn damage_to_any_frame_of_a_closed_log_is_detected() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = closed(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let path = closed(directory.path());
     let bytes = fs::read(segment(&path)).unwrap();
     let frames = frames(&bytes);
     // The last frame is the no-op frame; the one before it is the last with commits.
@@ -130,7 +130,7 @@ fn damage_to_any_frame_of_a_closed_log_is_detected() {
     let places = places.chain([(payload(frames[frames.len() - 2]), false), (40, true), (4096 + 40, true)]);
     for (place, opens) in places {
         let copy = tempfile::tempdir().unwrap();
-        copy_folder(&path, copy.path());
+        copy_directory(&path, copy.path());
         change(&segment(copy.path()), |bytes| bytes[place] ^= 1);
         let opened = small().open(copy.path());
         assert_eq!(opened.is_ok(), opens, "byte {place}");
@@ -143,8 +143,8 @@ fn damage_to_any_frame_of_a_closed_log_is_detected() {
 
 #[test]
 fn a_missing_log_is_a_data_loss() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = closed(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let path = closed(directory.path());
     files(&path.join("wal"), "").iter().for_each(|file| fs::remove_file(file).unwrap());
     let accepted = fingerprint(&refused(small(), &path));
     let store = small().accept_data_loss(accepted).open(&path).unwrap();
@@ -154,15 +154,15 @@ fn a_missing_log_is_a_data_loss() {
 
 #[test]
 fn a_torn_tail_after_a_crash_is_no_data_loss() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("alive");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("alive");
     let store = small().durability(Durability::Buffered).open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
     for n in 0..COMMITS {
         store.transact(|txn| txn.put(&rows, n.to_be_bytes(), vec![7; 100])).unwrap();
     }
-    let killed = folder.path().join("killed");
-    copy_folder(&path, &killed);
+    let killed = directory.path().join("killed");
+    copy_directory(&path, &killed);
     let whole = fs::read(segment(&killed)).unwrap();
     let (at, length) = *frames(&whole).last().unwrap();
     // The background syncs from time to time. No crash takes frames that the last frame records as
@@ -173,7 +173,7 @@ fn a_torn_tail_after_a_crash_is_no_data_loss() {
     let mut found = 0;
     for (number, cut) in (synced + 100..=at + 24 + length).step_by(701).enumerate() {
         let copy = tempfile::tempdir().unwrap();
-        copy_folder(&killed, copy.path());
+        copy_directory(&killed, copy.path());
         change(&segment(copy.path()), |bytes| match number % 3 {
             0 => bytes.truncate(cut),
             1 => bytes[cut..].fill(0),
@@ -192,8 +192,8 @@ fn a_torn_tail_after_a_crash_is_no_data_loss() {
 /// even after the quarantined files are deleted.
 #[test]
 fn a_dump_of_lost_commits_is_no_base_for_an_increment() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
     let history = || small().history_retention(std::time::Duration::from_secs(3600));
     let store = history().open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
@@ -219,12 +219,12 @@ fn a_dump_of_lost_commits_is_no_base_for_an_increment() {
 
 #[test]
 fn a_repair_keeps_commits_before_the_damage_and_names_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = closed(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let path = closed(directory.path());
     damage_in_the_middle(&path);
     let accepted = fingerprint(&refused(small(), &path));
     for when in ["before", "after"] {
-        let to = folder.path().join(when);
+        let to = directory.path().join(when);
         let repaired = small().repair(&path, &to, |_| ()).unwrap();
         assert!(repaired.losses.iter().any(|loss| loss.message.contains(&format!("{accepted:016x}"))), "{repaired:?}");
         assert!((COMMITS / 3..COMMITS).contains(&prefix(&small().open(&to).unwrap())));

@@ -6,11 +6,11 @@
 
 mod backup;
 mod closing;
+#[path = "../support/directories.rs"]
+#[cfg(feature = "rocks")]
+mod directories;
 mod dropping;
 mod errors;
-#[path = "../support/folders.rs"]
-#[cfg(feature = "rocks")]
-mod folders;
 mod increments;
 mod keyspace_stats;
 #[cfg(feature = "rocks")]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use percolite::{Builder, Error, ErrorKind, Store};
 
-use crate::folders::{change, copy_folder, files, records_of_manifest, segments, state, tear_manifest};
+use crate::directories::{change, copy_directory, files, records_of_manifest, segments, state, tear_manifest};
 
 const MARKER: &str = "PERCOLITE";
 const UNFINISHED: &str = "PERCOLITE.new";
@@ -37,29 +37,29 @@ fn fill(path: &Path) {
 
 #[test]
 fn a_marker_without_tables_is_corruption() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let store = tempfile::tempdir().unwrap();
     fill(store.path());
-    fs::copy(store.path().join(MARKER), folder.path().join(MARKER)).unwrap();
-    let before = listing(folder.path());
-    let why = refused(folder.path());
+    fs::copy(store.path().join(MARKER), directory.path().join(MARKER)).unwrap();
+    let before = listing(directory.path());
+    let why = refused(directory.path());
     assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
     assert!(why.to_string().contains("but no tables"), "{why}");
-    assert_eq!(listing(folder.path()), before);
+    assert_eq!(listing(directory.path()), before);
 }
 
 #[test]
 fn the_marker_has_the_build_tag_and_the_wal_id() {
-    let folder = tempfile::tempdir().unwrap();
-    fill(folder.path());
-    let marker = fs::read_to_string(folder.path().join(MARKER)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    fill(directory.path());
+    let marker = fs::read_to_string(directory.path().join(MARKER)).unwrap();
     let text = marker.strip_prefix("percolite store, format 1, build ").unwrap().strip_suffix('\n').unwrap();
     let (tag, identity) = text.split_once(", wal ").unwrap();
     assert!(tag.starts_with("0.1.0-dev."), "{marker}");
     assert!(identity.len() == 16 && identity.bytes().all(|byte| b"0123456789abcdef".contains(&byte)), "{marker}");
     // The id is at byte 32 of a segment's header. A preallocated segment has no header yet.
     let identity = u64::from_str_radix(identity, 16).unwrap().to_le_bytes();
-    let headers = segments(folder.path()).into_iter().map(|path| fs::read(path).unwrap()[32..40].to_vec());
+    let headers = segments(directory.path()).into_iter().map(|path| fs::read(path).unwrap()[32..40].to_vec());
     let used: Vec<_> = headers.filter(|found| found != &[0; 8]).collect();
     assert!(!used.is_empty() && used.iter().all(|found| *found == identity), "{used:?}");
 }
@@ -76,33 +76,33 @@ fn another_format_is_refused_and_the_store_is_unchanged() {
         ),
     ];
     for (marker, reason) in others {
-        let folder = tempfile::tempdir().unwrap();
-        fill(folder.path());
-        fs::write(folder.path().join(MARKER), marker).unwrap();
-        let before = state(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        fill(directory.path());
+        fs::write(directory.path().join(MARKER), marker).unwrap();
+        let before = state(directory.path());
         let elsewhere = tempfile::tempdir().unwrap();
         for why in [
-            refused(folder.path()),
-            small().read_only(true).open(folder.path()).map(drop).unwrap_err(),
-            small().repair(folder.path(), elsewhere.path().join("repaired"), |_| ()).unwrap_err(),
+            refused(directory.path()),
+            small().read_only(true).open(directory.path()).map(drop).unwrap_err(),
+            small().repair(directory.path(), elsewhere.path().join("repaired"), |_| ()).unwrap_err(),
         ] {
             assert!(
                 matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)) && why.to_string().contains(reason),
                 "{why}"
             );
         }
-        assert!(state(folder.path()) == before, "{marker}");
+        assert!(state(directory.path()) == before, "{marker}");
     }
 }
 
 #[test]
 fn a_log_of_another_store_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    let directory = tempfile::tempdir().unwrap();
+    let (one, other) = (directory.path().join("one"), directory.path().join("other"));
     fill(&one);
     fill(&other);
     fs::remove_dir_all(one.join("wal")).unwrap();
-    copy_folder(&other.join("wal"), &one.join("wal"));
+    copy_directory(&other.join("wal"), &one.join("wal"));
     let why = refused(&one);
     assert!(
         matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)) && why.to_string().contains("belongs to another store"),
@@ -112,8 +112,8 @@ fn a_log_of_another_store_is_refused() {
 
 #[test]
 fn a_store_reopens_while_other_processes_start() {
-    let folder = tempfile::tempdir().unwrap();
-    fill(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    fill(directory.path());
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let starter = || {
@@ -124,7 +124,7 @@ fn a_store_reopens_while_other_processes_start() {
         scope.spawn(starter);
         scope.spawn(starter);
         for _ in 0..40 {
-            let opened = small().open(folder.path()).map(drop);
+            let opened = small().open(directory.path()).map(drop);
             if opened.is_err() {
                 done.store(true, std::sync::atomic::Ordering::Relaxed);
             }
@@ -137,34 +137,34 @@ fn a_store_reopens_while_other_processes_start() {
 #[test]
 fn a_store_with_missing_files_is_not_opened_as_empty() {
     for lost in ["CURRENT", "MANIFEST-"] {
-        let folder = tempfile::tempdir().unwrap();
-        fill(folder.path());
-        for file in files(folder.path(), lost) {
+        let directory = tempfile::tempdir().unwrap();
+        fill(directory.path());
+        for file in files(directory.path(), lost) {
             fs::remove_file(file).unwrap();
         }
-        let why = refused(folder.path());
+        let why = refused(directory.path());
         assert!(matches!(why.kind(), ErrorKind::Corruption(_) | ErrorKind::Io(_)), "{lost}: {why}");
     }
 }
 
 #[test]
 fn a_torn_last_manifest_record_is_dropped() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for _ in 0..2 {
-        fill(folder.path());
+        fill(directory.path());
     }
-    tear_manifest(folder.path());
-    let torn = state(folder.path());
-    let why = small().read_only(true).open(folder.path()).map(drop).unwrap_err();
+    tear_manifest(directory.path());
+    let torn = state(directory.path());
+    let why = small().read_only(true).open(directory.path()).map(drop).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::Io(_)) && why.to_string().contains("a power cut"), "{why}");
-    assert_eq!(state(folder.path()), torn, "a read-only open changed the directory");
+    assert_eq!(state(directory.path()), torn, "a read-only open changed the directory");
 
-    let store = small().open(folder.path()).unwrap();
+    let store = small().open(directory.path()).unwrap();
     let rows = store.keyspace("rows").unwrap();
     assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap().as_deref(), Some(&b"v"[..]));
     assert!(store.verify(|_| ()).unwrap().is_ok());
     store.close().unwrap();
-    assert!(!folder.path().join("tables.torn").exists());
+    assert!(!directory.path().join("tables.torn").exists());
 }
 
 /// A manifest that is cut off at the damage is an older manifest. RocksDB would delete every table
@@ -185,65 +185,65 @@ fn a_damaged_manifest_record_deletes_no_table() {
     };
     let mut refusals = 0;
     for back in 1..=10 {
-        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        copy_folder(whole.path(), folder.path());
-        let tables = || files(folder.path(), ".sst").len();
+        let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        copy_directory(whole.path(), directory.path());
+        let tables = || files(directory.path(), ".sst").len();
         let before = tables();
-        change(&files(folder.path(), "MANIFEST-").pop().unwrap(), |bytes| {
+        change(&files(directory.path(), "MANIFEST-").pop().unwrap(), |bytes| {
             let records = records_of_manifest(bytes);
             bytes[records[records.len() - back] + 7] ^= 1;
         });
-        match small().open(folder.path()) {
+        match small().open(directory.path()) {
             Ok(store) => assert_eq!(value(&store).as_deref(), Some(&b"in tables alone"[..]), "{back}"),
             Err(why) => {
                 assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{back}: {why}");
                 assert_eq!(tables(), before, "{back}: {why}");
                 let repaired = other.path().join("repaired");
-                small().repair(folder.path(), &repaired, |_| ()).unwrap();
+                small().repair(directory.path(), &repaired, |_| ()).unwrap();
                 let store = small().open(repaired).unwrap();
                 assert_eq!(value(&store).as_deref(), Some(&b"in tables alone"[..]), "{back}: after a repair");
                 refusals += 1;
             }
         }
-        assert!(!folder.path().join("tables.torn").exists());
+        assert!(!directory.path().join("tables.torn").exists());
     }
     assert!(refusals > 0, "no damaged record was refused");
 }
 
 #[test]
 fn an_unfinished_creation_is_started_again() {
-    let folder = tempfile::tempdir().unwrap();
-    fill(folder.path());
-    fs::rename(folder.path().join(MARKER), folder.path().join(UNFINISHED)).unwrap();
-    let store = small().open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    fill(directory.path());
+    fs::rename(directory.path().join(MARKER), directory.path().join(UNFINISHED)).unwrap();
+    let store = small().open(directory.path()).unwrap();
     assert_eq!(store.keyspace_names().unwrap(), [""; 0]);
     drop(store);
-    assert!(!folder.path().join(UNFINISHED).exists());
-    fill(folder.path());
+    assert!(!directory.path().join(UNFINISHED).exists());
+    fill(directory.path());
 }
 
 #[test]
 fn an_unfinished_marker_deletes_no_foreign_file() {
     let cases: [&[&str]; 2] = [&["precious.txt", "000004.log", "CURRENT"], &["photos/1.jpg", "000004.log"]];
     for names in cases {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("photos")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("photos")).unwrap();
         for name in names.iter().chain(&[UNFINISHED]) {
-            fs::write(folder.path().join(name), "x").unwrap();
+            fs::write(directory.path().join(name), "x").unwrap();
         }
-        let before = listing(folder.path());
-        let why = refused(folder.path());
+        let before = listing(directory.path());
+        let why = refused(directory.path());
         assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{why}");
-        assert_eq!(listing(folder.path()), before);
-        assert!(names.iter().all(|name| folder.path().join(name).exists()));
+        assert_eq!(listing(directory.path()), before);
+        assert!(names.iter().all(|name| directory.path().join(name).exists()));
     }
 }
 
 #[test]
 fn concurrent_creators_get_already_open() {
     for _ in 0..20 {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("store");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store");
         let together = std::sync::Barrier::new(4);
         let open = || {
             together.wait();
@@ -268,23 +268,23 @@ fn concurrent_creators_get_already_open() {
 
 #[test]
 fn opening_creates_missing_parent_directories() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("n1/a/b/s");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("n1/a/b/s");
     fill(&path);
     assert_eq!(small().open(&path).unwrap().keyspace_names().unwrap(), ["rows"]);
 }
 
 #[test]
 fn an_invalid_marker_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let marker = folder.path().join(MARKER);
+    let directory = tempfile::tempdir().unwrap();
+    let marker = directory.path().join(MARKER);
     fs::write(&marker, b"\xff\xfe").unwrap();
-    let why = refused(folder.path());
+    let why = refused(directory.path());
     assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{why}");
     assert!(why.to_string().contains(marker.to_str().unwrap()), "{why}");
     fs::remove_file(&marker).unwrap();
     fs::create_dir(&marker).unwrap();
-    let why = refused(folder.path());
+    let why = refused(directory.path());
     assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{why}");
     assert!(why.to_string().contains(marker.to_str().unwrap()), "{why}");
 }
@@ -293,10 +293,10 @@ fn an_invalid_marker_is_named() {
 fn a_path_that_is_no_directory_is_refused_with_the_reason() {
     let why = refused("");
     assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-    let folder = tempfile::tempdir().unwrap();
-    let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+    let directory = tempfile::tempdir().unwrap();
+    let (file, link) = (directory.path().join("file"), directory.path().join("link"));
     fs::write(&file, "x").unwrap();
-    symlink(folder.path().join("nothing"), &link).unwrap();
+    symlink(directory.path().join("nothing"), &link).unwrap();
     assert!(refused(&file).to_string().ends_with("is a file, not a directory"), "{}", refused(&file));
     assert!(refused(&link).to_string().ends_with("is a dangling symbolic link"), "{}", refused(&link));
 }
@@ -305,9 +305,9 @@ fn a_path_that_is_no_directory_is_refused_with_the_reason() {
 /// version. RocksDB writes the version of the library into its options file.
 #[test]
 fn the_linked_rocksdb_has_the_expected_version() {
-    let folder = tempfile::tempdir().unwrap();
-    fill(folder.path());
-    let tables = fs::read_dir(folder.path().join("tables")).unwrap().map(|entry| entry.unwrap().path());
+    let directory = tempfile::tempdir().unwrap();
+    fill(directory.path());
+    let tables = fs::read_dir(directory.path().join("tables")).unwrap().map(|entry| entry.unwrap().path());
     let mut options = tables.filter(|file| file.file_name().unwrap().to_string_lossy().starts_with("OPTIONS-"));
     let options = fs::read_to_string(options.next().unwrap()).unwrap();
     let version = options.lines().find_map(|line| line.trim().strip_prefix("rocksdb_version=")).unwrap();
@@ -316,13 +316,13 @@ fn the_linked_rocksdb_has_the_expected_version() {
 
 #[test]
 fn leftover_options_files_are_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    Store::open(folder.path()).unwrap().close().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    Store::open(directory.path()).unwrap().close().unwrap();
     let (left, foreign) =
-        (folder.path().join("tables/OPTIONS-000099.dbtmp"), folder.path().join("tables/OPTIONS-mine.dbtmp"));
+        (directory.path().join("tables/OPTIONS-000099.dbtmp"), directory.path().join("tables/OPTIONS-mine.dbtmp"));
     for file in [&left, &foreign] {
         fs::write(file, "half").unwrap();
     }
-    Store::open(folder.path()).unwrap().close().unwrap();
+    Store::open(directory.path()).unwrap().close().unwrap();
     assert!(!left.exists() && foreign.exists());
 }

@@ -196,11 +196,11 @@ mod on_disk {
     #[test]
     fn the_memory_budget_covers_buffers_and_cache() {
         const LIMIT: usize = 16 << 20;
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let store = Store::builder()
             .memory_budget(LIMIT)
             .durability(percolite::Durability::Buffered)
-            .open(folder.path())
+            .open(directory.path())
             .unwrap();
         let rows = store.keyspace("rows").unwrap();
         let mut most = 0;
@@ -223,7 +223,7 @@ mod on_disk {
         assert!(stats.wal_bytes > 0 && stats.columns.len() == Column::ALL.len(), "{stats:?}");
         // Transactions of this size are large, so they store long values in the data column. Only
         // tables are counted, so the checkpoint flushes everything first.
-        store.checkpoint(folder.path().join("copy")).unwrap();
+        store.checkpoint(directory.path().join("copy")).unwrap();
         let stats = store.engine_stats().unwrap();
         let written = stats.columns.iter().find(|column| column.column == Column::Data).unwrap();
         assert!(written.sst_bytes > 20 << 20 && written.sst_files > 0 && written.estimated_keys >= 4096, "{stats:?}");
@@ -236,9 +236,9 @@ mod on_disk {
         const ROWS: u64 = 16;
         // A thousand times the write buffers.
         const COMMITS_MAX: u64 = 4000;
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let builder = Store::builder().durability(percolite::Durability::Buffered).write_buffer_bytes(1 << 20);
-        let store = builder.open(folder.path()).unwrap();
+        let store = builder.open(directory.path()).unwrap();
         let rows = store.keyspace("rows").unwrap();
         let stats = store.stats();
         assert_eq!((stats.write_stalls, stats.write_stall_time, stats.current_write_stall), (0, Duration::ZERO, None));
@@ -270,12 +270,12 @@ mod on_disk {
             let io = std::fs::read_to_string("/proc/self/io").unwrap();
             io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse::<u64>().unwrap()
         };
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let store = Store::builder()
             .block_cache_bytes(16 << 20)
             .write_buffer_bytes(4 << 20)
             .durability(percolite::Durability::Buffered)
-            .open(folder.path())
+            .open(directory.path())
             .unwrap();
         let rows = store.keyspace("rows").unwrap();
         // Multiplying by an odd number permutes the keys. Tables of unordered keys overlap, and
@@ -306,10 +306,10 @@ mod on_disk {
     fn tables_are_compressed_as_set_and_read_either_way() {
         let bytes =
             |store: &Store| store.engine_stats().unwrap().columns.iter().map(|column| column.sst_bytes).sum::<u64>();
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let mut sizes = Vec::new();
         for (name, compression) in [("plain", Compression::None), ("packed", Compression::Lz4)] {
-            let path = folder.path().join(name);
+            let path = directory.path().join(name);
             let open = |compression| Store::builder().compression(compression).open(&path).unwrap();
             let store = open(compression);
             let rows = store.keyspace("rows").unwrap();
@@ -317,7 +317,7 @@ mod on_disk {
                 .transact(|txn| (0..1000_u16).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), [b'x'; 1000])))
                 .unwrap();
             // A checkpoint flushes everything into tables.
-            store.checkpoint(folder.path().join(format!("{name} copy"))).unwrap();
+            store.checkpoint(directory.path().join(format!("{name} copy"))).unwrap();
             sizes.push(bytes(&store));
             store.close().unwrap();
             let other = if compression == Compression::None { Compression::Lz4 } else { Compression::None };

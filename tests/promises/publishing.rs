@@ -11,10 +11,10 @@ fn publishing() -> Builder {
 }
 
 /// Waits for a status of which `holds` is true.
-fn read_when(folder: &Path, holds: impl Fn(&StoreStatus) -> bool) -> StoreStatus {
+fn read_when(directory: &Path, holds: impl Fn(&StoreStatus) -> bool) -> StoreStatus {
     let since = Instant::now();
     loop {
-        if let Some(status) = StoreStatus::read_from(folder).unwrap().filter(|status| holds(status)) {
+        if let Some(status) = StoreStatus::read_from(directory).unwrap().filter(|status| holds(status)) {
             return status;
         }
         assert!(since.elapsed() < Duration::from_secs(60), "nothing was published");
@@ -24,8 +24,8 @@ fn read_when(folder: &Path, holds: impl Fn(&StoreStatus) -> bool) -> StoreStatus
 
 #[test]
 fn the_status_file_exists_while_the_store_is_open() {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, copy) = (folder.path().join("store"), folder.path().join("copy"));
+    let directory = tempfile::tempdir().unwrap();
+    let (path, copy) = (directory.path().join("store"), directory.path().join("copy"));
     let store = publishing().open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let before = store.stats().commits();
@@ -54,21 +54,21 @@ fn the_status_file_exists_while_the_store_is_open() {
 
 #[test]
 fn no_status_file_is_written_unless_requested() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     std::thread::sleep(Duration::from_millis(800));
-    assert_eq!(StoreStatus::read_from(folder.path()).unwrap(), None);
+    assert_eq!(StoreStatus::read_from(directory.path()).unwrap(), None);
     drop(store);
-    let reader = publishing().read_only(true).open(folder.path()).unwrap();
+    let reader = publishing().read_only(true).open(directory.path()).unwrap();
     std::thread::sleep(Duration::from_millis(800));
-    assert_eq!(StoreStatus::read_from(folder.path()).unwrap(), None);
+    assert_eq!(StoreStatus::read_from(directory.path()).unwrap(), None);
     drop(reader);
 }
 
 #[test]
 fn leftover_status_files_do_no_harm() {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, copy) = (folder.path().join("store"), folder.path().join("copy"));
+    let directory = tempfile::tempdir().unwrap();
+    let (path, copy) = (directory.path().join("store"), directory.path().join("copy"));
     let store = Store::open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| txn.put(&rows, "k", "v")).unwrap();
@@ -88,13 +88,13 @@ fn leftover_status_files_do_no_harm() {
 
 #[test]
 fn a_failing_status_file_does_not_stop_other_tasks() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // Short enough to publish in every round of the background worker.
-    let store = Store::builder().status_file_interval(Duration::from_nanos(1)).open(folder.path()).unwrap();
+    let store = Store::builder().status_file_interval(Duration::from_nanos(1)).open(directory.path()).unwrap();
     store.keyspace("going").unwrap();
     // A directory of this name makes the writes of the status file fail. The store may have a file
     // of this name for a short time.
-    while fs::create_dir(folder.path().join("STATUS.new")).is_err() {
+    while fs::create_dir(directory.path().join("STATUS.new")).is_err() {
         std::thread::yield_now();
     }
     let before = store.stats().commits();
@@ -110,10 +110,10 @@ fn a_failing_status_file_does_not_stop_other_tasks() {
 
 #[test]
 fn an_unreadable_status_file_is_an_error() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let refused = |document: &str| {
-        fs::write(folder.path().join("STATUS"), document).unwrap();
-        let why = StoreStatus::read_from(folder.path()).unwrap_err();
+        fs::write(directory.path().join("STATUS"), document).unwrap();
+        let why = StoreStatus::read_from(directory.path()).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::Io(_)), "{why}");
         why.to_string()
     };
@@ -121,5 +121,5 @@ fn an_unreadable_status_file_is_an_error() {
         refused(torn);
     }
     assert!(refused("{\"format_version\": 2}").contains("format 2, this program reads format 1"));
-    assert_eq!(StoreStatus::read_from(folder.path().join("none")).unwrap(), None);
+    assert_eq!(StoreStatus::read_from(directory.path().join("none")).unwrap(), None);
 }

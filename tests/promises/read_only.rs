@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use percolite::{Builder, ErrorKind, Store, TxnStatus};
 
-use crate::folders::files;
+use crate::directories::files;
 use crate::orphans::leave_locks;
 
 fn small() -> Builder {
@@ -18,22 +18,22 @@ fn read_only_builder() -> Builder {
 }
 
 /// All files, with content and modification time.
-fn state_of(folder: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
+fn state_of(directory: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
     let state = |path: PathBuf| {
         let changed = path.metadata().unwrap().modified().unwrap();
         (path.clone(), (fs::read(path).unwrap(), changed))
     };
-    files(folder, "").into_iter().map(state).collect()
+    files(directory, "").into_iter().map(state).collect()
 }
 
 #[test]
 fn a_read_only_store_resolves_locks_without_writing() {
     for (committed, value) in [(true, "new"), (false, "old")] {
-        let folder = tempfile::tempdir().unwrap();
-        leave_locks(folder.path(), committed);
-        let before = state_of(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        leave_locks(directory.path(), committed);
+        let before = state_of(directory.path());
 
-        let store = read_only_builder().open(folder.path()).unwrap();
+        let store = read_only_builder().open(directory.path()).unwrap();
         let rows = store.existing_keyspace("rows").unwrap();
         let snapshot = store.snapshot().unwrap();
         for key in ["a", "b"] {
@@ -48,10 +48,10 @@ fn a_read_only_store_resolves_locks_without_writing() {
         assert!(store.stats().may_have_orphan_locks);
         drop((snapshot, locks));
         store.close().unwrap();
-        assert_eq!(state_of(folder.path()), before, "committed: {committed}");
+        assert_eq!(state_of(directory.path()), before, "committed: {committed}");
 
         // A writable store resolves the locks to the same values.
-        let store = small().open(folder.path()).unwrap();
+        let store = small().open(directory.path()).unwrap();
         let rows = store.existing_keyspace("rows").unwrap();
         assert_eq!(store.snapshot().unwrap().get(&rows, "b").unwrap().as_deref(), Some(value.as_bytes()));
     }
@@ -59,9 +59,9 @@ fn a_read_only_store_resolves_locks_without_writing() {
 
 #[test]
 fn writes_to_a_read_only_store_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    leave_locks(folder.path(), false);
-    let store = read_only_builder().open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    leave_locks(directory.path(), false);
+    let store = read_only_builder().open(directory.path()).unwrap();
     let rows = store.existing_keyspace("rows").unwrap();
     let refusals = [
         store.transact(|txn| txn.put(&rows, "a", "x")).unwrap_err(),
@@ -80,28 +80,29 @@ fn writes_to_a_read_only_store_are_refused() {
 
 #[test]
 fn readers_share_a_store_and_exclude_a_writer() {
-    let folder = tempfile::tempdir().unwrap();
-    leave_locks(folder.path(), false);
-    let readers = [read_only_builder().open(folder.path()).unwrap(), read_only_builder().open(folder.path()).unwrap()];
-    let Err(why) = small().open(folder.path()) else { panic!("opened beside readers") };
+    let directory = tempfile::tempdir().unwrap();
+    leave_locks(directory.path(), false);
+    let readers =
+        [read_only_builder().open(directory.path()).unwrap(), read_only_builder().open(directory.path()).unwrap()];
+    let Err(why) = small().open(directory.path()) else { panic!("opened beside readers") };
     assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)), "{why}");
     drop(readers);
-    let _writer = small().open(folder.path()).unwrap();
-    let Err(why) = read_only_builder().open(folder.path()) else { panic!("opened beside a writer") };
+    let _writer = small().open(directory.path()).unwrap();
+    let Err(why) = read_only_builder().open(directory.path()) else { panic!("opened beside a writer") };
     assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)) && why.to_string().contains("open for writing"), "{why}");
 }
 
 #[test]
 fn a_read_only_open_creates_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("file");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
-    let empty = folder.path().join("empty");
+    let empty = directory.path().join("empty");
     fs::create_dir(&empty).unwrap();
     let cases = [
-        (folder.path().to_owned(), "is not empty and has no file"),
+        (directory.path().to_owned(), "is not empty and has no file"),
         (empty.clone(), "is an empty directory"),
-        (folder.path().join("missing"), "there is no directory"),
+        (directory.path().join("missing"), "there is no directory"),
         (file, "is a file, not a directory"),
     ];
     for (path, reason) in cases {
@@ -109,5 +110,5 @@ fn a_read_only_open_creates_nothing() {
         assert!(why.to_string().contains(reason), "{}: {why}", path.display());
     }
     assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
-    assert!(!folder.path().join("missing").exists());
+    assert!(!directory.path().join("missing").exists());
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use percolite::{Builder, CommitProtocol, Compression, ErrorKind, RepairReport, Store, Value};
 
-use crate::folders::{change, files, frames, payload, segment, state, tear_manifest};
+use crate::directories::{change, files, frames, payload, segment, state, tear_manifest};
 use crate::orphans::leave_locks;
 
 fn small() -> Builder {
@@ -31,8 +31,8 @@ fn content(store: &Store) -> Rows {
 
 /// Fills a store: a checkpoint, which has everything in tables, and then some commits in the log.
 /// Returns the rows.
-fn filled(folder: &Path) -> Rows {
-    let store = small().open(folder.join("first")).unwrap();
+fn filled(directory: &Path) -> Rows {
+    let store = small().open(directory.join("first")).unwrap();
     let (rows, gone) = (store.keyspace("rows").unwrap(), store.keyspace("gone").unwrap());
     store.keyspace("empty").unwrap();
     for part in 0..20_u8 {
@@ -46,9 +46,9 @@ fn filled(folder: &Path) -> Rows {
     store.transact(|txn| txn.put(&gone, "k", "v")).unwrap();
     store.drop_keyspace("gone").unwrap();
     store.transact(|txn| txn.delete_prefix(&rows, [3]).map(drop)).unwrap();
-    store.checkpoint(folder.join("store")).unwrap();
+    store.checkpoint(directory.join("store")).unwrap();
     store.close().unwrap();
-    let store = small().open(folder.join("store")).unwrap();
+    let store = small().open(directory.join("store")).unwrap();
     let rows = store.keyspace("rows").unwrap();
     for part in 30..40_u8 {
         store.transact(|txn| txn.put(&rows, [part], "in the log")).unwrap();
@@ -60,8 +60,8 @@ fn filled(folder: &Path) -> Rows {
 
 #[test]
 fn a_repair_copies_rows_above_max_transaction_bytes() {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, to) = (folder.path().join("store"), folder.path().join("repaired"));
+    let directory = tempfile::tempdir().unwrap();
+    let (path, to) = (directory.path().join("store"), directory.path().join("repaired"));
     let store = small().open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let large = vec![7; 3 << 20];
@@ -81,15 +81,15 @@ fn a_repair_copies_rows_above_max_transaction_bytes() {
 
 /// Damages and repairs a store. Returns the report and the rows before and after.
 fn repaired(damage: impl FnOnce(&Path)) -> (RepairReport, Rows, Rows) {
-    let folder = tempfile::tempdir().unwrap();
-    let before = filled(folder.path());
-    let (from, to) = (folder.path().join("store"), folder.path().join("new"));
+    let directory = tempfile::tempdir().unwrap();
+    let before = filled(directory.path());
+    let (from, to) = (directory.path().join("store"), directory.path().join("new"));
     damage(&from);
     let as_it_was = state(&from);
     let mut seen = Vec::new();
     let repaired = small().repair(&from, &to, |so_far| seen.push(so_far.rows)).unwrap();
     assert_eq!(state(&from), as_it_was, "the damaged directory was changed");
-    assert!(seen.is_sorted() && !folder.path().join("new.repairing").exists());
+    assert!(seen.is_sorted() && !directory.path().join("new.repairing").exists());
     let store = small().open(&to).unwrap();
     let verified = store.verify(|_| ()).unwrap();
     assert!(verified.is_ok(), "{:?}", verified.issues);
@@ -109,8 +109,8 @@ fn flip(path: &Path, at: usize, length: usize) {
     fs::write(path, bytes).unwrap();
 }
 
-fn largest_table(folder: &Path) -> PathBuf {
-    files(folder, ".sst").into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap()
+fn largest_table(directory: &Path) -> PathBuf {
+    files(directory, ".sst").into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap()
 }
 
 #[test]
@@ -123,22 +123,22 @@ fn an_intact_store_is_repaired_completely() {
 
 #[test]
 fn an_interrupted_repair_is_named_with_what_to_do() {
-    let folder = tempfile::tempdir().unwrap();
-    filled(folder.path());
-    files(&folder.path().join("store"), "MANIFEST").iter().for_each(|path| fs::remove_file(path).unwrap());
-    fs::create_dir(folder.path().join("new.repairing")).unwrap();
-    let (from, to) = (folder.path().join("store"), folder.path().join("new"));
+    let directory = tempfile::tempdir().unwrap();
+    filled(directory.path());
+    files(&directory.path().join("store"), "MANIFEST").iter().for_each(|path| fs::remove_file(path).unwrap());
+    fs::create_dir(directory.path().join("new.repairing")).unwrap();
+    let (from, to) = (directory.path().join("store"), directory.path().join("new"));
     let refused = small().repair(&from, &to, |_| ()).unwrap_err().to_string();
     assert!(refused.contains("new.repairing") && refused.contains("remove it and try again"), "{refused}");
-    fs::remove_dir(folder.path().join("new.repairing")).unwrap();
+    fs::remove_dir(directory.path().join("new.repairing")).unwrap();
     small().repair(&from, &to, |_| ()).unwrap();
 }
 
 #[test]
 fn a_repair_needs_neither_manifest_nor_marker() {
     for gone in [&["MANIFEST-", "CURRENT"][..], &["MANIFEST-", "PERCOLITE"], &["CURRENT"]] {
-        let (repaired, before, after) = repaired(|folder| {
-            gone.iter().flat_map(|name| files(folder, name)).for_each(|path| fs::remove_file(path).unwrap());
+        let (repaired, before, after) = repaired(|directory| {
+            gone.iter().flat_map(|name| files(directory, name)).for_each(|path| fs::remove_file(path).unwrap());
         });
         assert!(
             !repaired.is_complete() && repaired.losses[0].message.contains("rebuilt from their files"),
@@ -152,13 +152,13 @@ fn a_repair_needs_neither_manifest_nor_marker() {
 
 #[test]
 fn a_manifest_that_hangs_rocksdb_is_ignored() {
-    let (repaired, before, after) = repaired(|folder| {
-        let manifest = files(folder, "MANIFEST-").pop().unwrap();
+    let (repaired, before, after) = repaired(|directory| {
+        let manifest = files(directory, "MANIFEST-").pop().unwrap();
         change(&manifest, |bytes| {
             let second = 7 + usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
             bytes[second + 6] = 5;
         });
-        let why = small().open(folder).map(drop).unwrap_err().to_string();
+        let why = small().open(directory).map(drop).unwrap_err().to_string();
         assert!(why.contains("of a type that is never written"), "{why}");
     });
     assert!(repaired.losses[0].message.contains("rebuilt from their files"), "{:?}", repaired.losses);
@@ -175,16 +175,16 @@ fn a_torn_last_manifest_record_costs_nothing() {
 #[test]
 fn a_torn_tail_is_no_loss_and_damage_before_later_frames_is() {
     // Without a later frame nothing proves that the last commit was durable.
-    let (found, before, after) = repaired(|folder| {
-        change(&segment(folder), |bytes| {
+    let (found, before, after) = repaired(|directory| {
+        change(&segment(directory), |bytes| {
             let row = bytes.windows(b"in the log".len()).rposition(|bytes| bytes == b"in the log").unwrap();
             bytes.truncate(row);
         });
     });
     assert!(found.is_complete(), "{:?}", found.losses);
     assert!(after.len() < before.len() && after.iter().all(|(key, value)| before.get(key) == Some(value)));
-    let (found, before, after) = repaired(|folder| {
-        change(&segment(folder), |bytes| {
+    let (found, before, after) = repaired(|directory| {
+        change(&segment(directory), |bytes| {
             let frames = frames(bytes);
             bytes[payload(frames[2])] ^= 1;
         });
@@ -197,7 +197,7 @@ fn a_torn_tail_is_no_loss_and_damage_before_later_frames_is() {
 #[test]
 fn a_missing_log_costs_what_was_not_in_tables() {
     let (found, before, after) =
-        repaired(|folder| files(&folder.join("wal"), "").iter().for_each(|file| fs::remove_file(file).unwrap()));
+        repaired(|directory| files(&directory.join("wal"), "").iter().for_each(|file| fs::remove_file(file).unwrap()));
     assert!(
         found.losses.iter().any(|loss| loss.message.contains("no segment of the write-ahead log")),
         "{:?}",
@@ -208,8 +208,8 @@ fn a_missing_log_costs_what_was_not_in_tables() {
 
 #[test]
 fn damaged_blocks_cost_their_rows_and_no_others() {
-    let (repaired, before, after) = repaired(|folder| {
-        let table = largest_table(folder);
+    let (repaired, before, after) = repaired(|directory| {
+        let table = largest_table(directory);
         let length = fs::metadata(&table).unwrap().len() as usize;
         flip(&table, length / 2, 20);
     });
@@ -220,8 +220,9 @@ fn damaged_blocks_cost_their_rows_and_no_others() {
 
 /// A store with two tables of `ROWS` rows, one with the old and one with the new values. Returns
 /// the store and the newer table.
-fn rows_twice(folder: &Path) -> (PathBuf, PathBuf) {
-    let store = small().write_buffer_bytes(64 << 20).compression(Compression::None).open(folder.join("first")).unwrap();
+fn rows_twice(directory: &Path) -> (PathBuf, PathBuf) {
+    let store =
+        small().write_buffer_bytes(64 << 20).compression(Compression::None).open(directory.join("first")).unwrap();
     let rows = store.keyspace("rows").unwrap();
     for value in ["old", "new"] {
         for batch in (0..ROWS).step_by(1000) {
@@ -230,10 +231,10 @@ fn rows_twice(folder: &Path) -> (PathBuf, PathBuf) {
             };
             store.transact(write).unwrap();
         }
-        store.checkpoint(folder.join(value)).unwrap();
+        store.checkpoint(directory.join(value)).unwrap();
     }
     store.close().unwrap();
-    let store = folder.join("new");
+    let store = directory.join("new");
     let large = |path: &PathBuf| path.metadata().unwrap().len() > 1_000_000;
     let tables: Vec<_> = files(&store, ".sst").into_iter().filter(large).collect();
     assert_eq!(tables.len(), 2, "{tables:?}");
@@ -264,8 +265,8 @@ fn newest_rows(store: &Path) -> (RepairReport, usize) {
 
 #[test]
 fn five_flipped_bits_cost_five_blocks() {
-    let folder = tempfile::tempdir().unwrap();
-    let (store, table) = rows_twice(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (store, table) = rows_twice(directory.path());
     let mut bytes = fs::read(&table).unwrap();
     let length = bytes.len();
     [1, 3, 5, 7, 9].iter().for_each(|tenth| bytes[length * tenth / 10] ^= 4);
@@ -280,8 +281,8 @@ fn five_flipped_bits_cost_five_blocks() {
 
 #[test]
 fn a_table_destroyed_but_for_its_ends_costs_what_was_between() {
-    let folder = tempfile::tempdir().unwrap();
-    let (store, table) = rows_twice(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (store, table) = rows_twice(directory.path());
     let length = fs::metadata(&table).unwrap().len() as usize;
     flip(&table, length / 5, length / 2);
     let (repaired, rows) = newest_rows(&store);
@@ -291,7 +292,7 @@ fn a_table_destroyed_but_for_its_ends_costs_what_was_between() {
 
 #[test]
 fn a_missing_table_costs_its_rows() {
-    let (repaired, before, after) = repaired(|folder| fs::remove_file(largest_table(folder)).unwrap());
+    let (repaired, before, after) = repaired(|directory| fs::remove_file(largest_table(directory)).unwrap());
     assert!(!repaired.is_complete() && repaired.losses[0].message.contains("No such file"), "{:?}", repaired.losses);
     assert!(after.len() >= 10 && after.len() < before.len(), "{}", after.len());
 }
@@ -299,8 +300,8 @@ fn a_missing_table_costs_its_rows() {
 #[test]
 fn a_repair_resolves_orphan_locks() {
     for (committed, value) in [(true, "new"), (false, "old")] {
-        let folder = tempfile::tempdir().unwrap();
-        let (from, to) = (folder.path().join("store"), folder.path().join("new"));
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("store"), directory.path().join("new"));
         leave_locks(&from, committed);
         let repaired = small().repair(&from, &to, |_| ()).unwrap();
         assert!(repaired.is_complete() && repaired.rows == 2, "{repaired:?}");
@@ -310,13 +311,13 @@ fn a_repair_resolves_orphan_locks() {
 
 #[test]
 fn a_repair_is_refused_where_it_could_lose_data() {
-    let folder = tempfile::tempdir().unwrap();
-    filled(folder.path());
-    let (store, new) = (folder.path().join("store"), folder.path().join("new"));
+    let directory = tempfile::tempdir().unwrap();
+    filled(directory.path());
+    let (store, new) = (directory.path().join("store"), directory.path().join("new"));
     let refused = |from: &Path, to: &Path| small().repair(from, to, |_| ()).unwrap_err();
     assert!(matches!(refused(&store, &store).kind(), ErrorKind::Io(_)));
-    assert!(matches!(refused(folder.path(), &new).kind(), ErrorKind::UnrecognizedFormat(_)));
-    assert!(matches!(refused(&folder.path().join("none"), &new).kind(), ErrorKind::UnrecognizedFormat(_)));
+    assert!(matches!(refused(directory.path(), &new).kind(), ErrorKind::UnrecognizedFormat(_)));
+    assert!(matches!(refused(&directory.path().join("none"), &new).kind(), ErrorKind::UnrecognizedFormat(_)));
     let open = small().open(&store).unwrap();
     assert!(matches!(refused(&store, &new).kind(), ErrorKind::AlreadyOpen(_)));
     drop(open);
@@ -327,14 +328,14 @@ fn a_repair_is_refused_where_it_could_lose_data() {
 
 #[test]
 fn a_cancelled_repair_leaves_an_empty_store() {
-    let folder = tempfile::tempdir().unwrap();
-    let before = filled(folder.path());
-    let from = folder.path().join("store");
+    let directory = tempfile::tempdir().unwrap();
+    let before = filled(directory.path());
+    let from = directory.path().join("store");
     let as_it_was = state(&from);
     // The repair is cancelled during the search for keyspace names, and after some rows were
     // copied.
     for stops_at in [0, 1000] {
-        let to = folder.path().join(format!("stopped {stops_at}"));
+        let to = directory.path().join(format!("stopped {stops_at}"));
         let (mut rows, mut keyspaces) = (0, 0);
         let stop = |so_far: &RepairReport| {
             (rows, keyspaces) = (so_far.rows, so_far.keyspaces);
@@ -348,19 +349,19 @@ fn a_cancelled_repair_leaves_an_empty_store() {
         let store = small().open(&to).unwrap();
         assert!(store.keyspace_names().unwrap().is_empty() && store.verify(|_| ()).unwrap().is_ok());
     }
-    assert!(small().repair(&from, folder.path().join("new"), |_| ()).unwrap().is_complete());
+    assert!(small().repair(&from, directory.path().join("new"), |_| ()).unwrap().is_complete());
 }
 
 #[test]
 fn a_repair_that_cannot_create_a_store_leaves_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    filled(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    filled(directory.path());
     // A path of this length is allowed for a directory, but not for a file in it.
-    let mut to = folder.path().to_owned();
+    let mut to = directory.path().to_owned();
     while to.as_os_str().len() < 4080 {
         to.push("x".repeat(200.min(4084 - to.as_os_str().len())));
     }
-    let refused = small().repair(folder.path().join("store"), &to, |_| ()).unwrap_err();
+    let refused = small().repair(directory.path().join("store"), &to, |_| ()).unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::Io(_)), "{refused}");
     assert!(!to.exists() && to.parent().unwrap().exists(), "{refused}");
 }

@@ -34,9 +34,9 @@ fn simulated_engine_shows_the_columns_of_every_script() {
 #[test]
 fn engine_on_disk_shows_the_same_columns() {
     use percolite::engine::Compression;
-    use percolite::engine::folder::{FolderOptions, FolderStorage};
+    use percolite::engine::directory::{DirectoryOptions, DirectoryStorage};
     use percolite::engine::local::LocalEngine;
-    let options = FolderOptions {
+    let options = DirectoryOptions {
         block_cache_bytes: 4 << 20,
         write_buffer_bytes: 4 << 20,
         compression: Compression::Lz4,
@@ -44,7 +44,7 @@ fn engine_on_disk_shows_the_same_columns() {
     };
     for path in scripts() {
         let dir = tempfile::tempdir().unwrap();
-        let storage = FolderStorage::open(dir.path(), options).unwrap();
+        let storage = DirectoryStorage::open(dir.path(), options).unwrap();
         let engine = LocalEngine::new(storage, true);
         let expected = std::fs::read_to_string(&path).unwrap();
         let output = goldenscript::generate(&mut Runner::new(Arc::new(engine)), &expected).unwrap();

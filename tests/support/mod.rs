@@ -73,8 +73,8 @@ impl Home {
             }
             Self::Shared(server) => server.open(builder),
             #[cfg(feature = "rocks")]
-            Self::Rocks(folder) => {
-                builder.block_cache_bytes(4 << 20).write_buffer_bytes(4 << 20).open(folder.path()).unwrap()
+            Self::Rocks(directory) => {
+                builder.block_cache_bytes(4 << 20).write_buffer_bytes(4 << 20).open(directory.path()).unwrap()
             }
         }
     }

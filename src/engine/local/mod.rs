@@ -277,8 +277,8 @@ impl<S: Storage> Engine for LocalEngine<S> {
         self.storage.write(batch)
     }
 
-    fn checkpoint(&self, folder: &Path) -> Result<(), EngineError> {
-        self.storage.checkpoint(folder)
+    fn checkpoint(&self, directory: &Path) -> Result<(), EngineError> {
+        self.storage.checkpoint(directory)
     }
 
     fn stats(&self) -> Result<EngineStats, EngineError> {

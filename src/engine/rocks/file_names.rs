@@ -40,9 +40,9 @@ mod tests {
 
     #[test]
     fn rocksdb_file_names_are_recognized() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let is_recognized = |name: &str| {
-            let file = folder.path().join(name);
+            let file = directory.path().join(name);
             fs::write(&file, "").unwrap();
             is_rocksdb_file(&file)
         };
@@ -57,7 +57,7 @@ mod tests {
         {
             assert!(!is_recognized(name), "{name}");
         }
-        fs::create_dir(folder.path().join("000005.log")).unwrap();
-        assert!(!super::is_rocksdb_file(&folder.path().join("000005.log")), "a directory");
+        fs::create_dir(directory.path().join("000005.log")).unwrap();
+        assert!(!super::is_rocksdb_file(&directory.path().join("000005.log")), "a directory");
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! [`find_torn_record`] finds a torn record. [`truncate`] removes this record and all that follows,
 //! which leaves an older manifest. Whether anything is lost then depends on the write-ahead log:
-//! see `engine::folder::torn_manifest`.
+//! see `engine::directory::torn_manifest`.
 //!
 //! **Recycled record types.** RocksDB has record types for files that it writes over older ones
 //! ("recycled" files). In a manifest, a record of such a type sends RocksDB into an endless loop:
@@ -41,18 +41,18 @@ pub struct RecordLocation {
 /// Finds the first torn record of the current manifest: one for which RocksDB would refuse to open
 /// the directory. The initial records do not count, because they were synced before the manifest
 /// was used.
-pub fn find_torn_record(folder: &Path) -> Result<Option<RecordLocation>, EngineError> {
+pub fn find_torn_record(directory: &Path) -> Result<Option<RecordLocation>, EngineError> {
     let find = || {
         // If `CURRENT` or the manifest is missing, RocksDB's own error is better.
-        let named = fs::read_to_string(folder.join("CURRENT")).unwrap_or_default();
-        let file = folder.join(named.trim_end());
+        let named = fs::read_to_string(directory.join("CURRENT")).unwrap_or_default();
+        let file = directory.join(named.trim_end());
         if !is_manifest(&file) {
             return Ok(None);
         }
         let found = find_torn_record_in(&mut File::open(&file)?)?;
         Ok(found.map(|offset| RecordLocation { file, offset }))
     };
-    find().map_err(|why| cannot_read(folder, &why))
+    find().map_err(|why| cannot_read(directory, &why))
 }
 
 /// Removes the record and all that follows it, durably.
@@ -66,8 +66,8 @@ pub fn truncate(record: &RecordLocation) -> Result<(), EngineError> {
 }
 
 /// Fails if the current manifest has a torn record, for callers that must not truncate it.
-pub fn reject_torn_record(folder: &Path) -> Result<(), EngineError> {
-    let Some(RecordLocation { file, offset }) = find_torn_record(folder)? else { return Ok(()) };
+pub fn reject_torn_record(directory: &Path) -> Result<(), EngineError> {
+    let Some(RecordLocation { file, offset }) = find_torn_record(directory)? else { return Ok(()) };
     let what = format!(
         "{} has a torn record at byte {offset}; if a power cut caused it, opening the store for writing repairs it",
         file.display()
@@ -76,20 +76,20 @@ pub fn reject_torn_record(folder: &Path) -> Result<(), EngineError> {
 }
 
 /// Fails if any manifest has a record that sends RocksDB into an endless loop.
-pub fn reject_recycled_record(folder: &Path) -> Result<(), EngineError> {
-    let found = find_recycled_record(folder).map_err(|why| cannot_read(folder, &why))?;
+pub fn reject_recycled_record(directory: &Path) -> Result<(), EngineError> {
+    let found = find_recycled_record(directory).map_err(|why| cannot_read(directory, &why))?;
     let Some(RecordLocation { file, offset }) = found else { return Ok(()) };
     let what = format!("{} is damaged: the record at byte {offset} is of a type that is never written", file.display());
     Err(EngineError::Corruption(what))
 }
 
-fn cannot_read(folder: &Path, why: &io::Error) -> EngineError {
-    EngineError::Io(format!("cannot read the manifest in {}: {why}", folder.display()))
+fn cannot_read(directory: &Path, why: &io::Error) -> EngineError {
+    EngineError::Io(format!("cannot read the manifest in {}: {why}", directory.display()))
 }
 
 /// Finds the first record with a type of recycled files, in any manifest of the directory.
-pub fn find_recycled_record(folder: &Path) -> io::Result<Option<RecordLocation>> {
-    for entry in fs::read_dir(folder)? {
+pub fn find_recycled_record(directory: &Path) -> io::Result<Option<RecordLocation>> {
+    for entry in fs::read_dir(directory)? {
         let file = entry?.path();
         if is_manifest(&file)
             && let Some(offset) = find_recycled_record_in(&mut File::open(&file)?)?
@@ -188,7 +188,7 @@ fn walk<T>(file: &mut impl Read, mut visit: impl FnMut(&Record<'_>) -> Option<T>
 mod tests {
     use super::*;
     use crate::engine::Compression;
-    use crate::engine::folder::marker::lock_exclusive;
+    use crate::engine::directory::marker::lock_exclusive;
     use crate::engine::rocks::{RocksOptions, RocksStorage};
     use crate::engine::storage::{Batch as _, Column, Storage as _};
 
@@ -257,13 +257,13 @@ mod tests {
     /// [`INITIAL_RECORDS`] depends on the version of RocksDB.
     #[test]
     fn a_new_manifest_has_the_initial_records() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let setup = RocksOptions {
             block_cache_bytes: 1 << 20,
             write_buffer_bytes: 64 << 10,
             compression: Compression::default(),
         };
-        let path = folder.path().join("tables");
+        let path = directory.path().join("tables");
         fs::create_dir(&path).unwrap();
         for opening in 0..3 {
             let locked = tempfile::tempdir().unwrap();

@@ -146,9 +146,9 @@ impl RocksStorage {
 
     /// Makes a RocksDB checkpoint of what is durable in the tables: it hard-links the immutable
     /// tables and copies the rest.
-    pub fn checkpoint(&self, folder: &Path, failed: impl Fn(String) -> EngineError) -> Result<(), EngineError> {
+    pub fn checkpoint(&self, directory: &Path, failed: impl Fn(String) -> EngineError) -> Result<(), EngineError> {
         let checkpoint = Checkpoint::new(&self.database.borrow_owner().db);
-        checkpoint.and_then(|checkpoint| checkpoint.create_checkpoint(folder)).map_err(|why| match why.kind() {
+        checkpoint.and_then(|checkpoint| checkpoint.create_checkpoint(directory)).map_err(|why| match why.kind() {
             rocksdb::ErrorKind::Corruption => {
                 EngineError::Corruption(format!("cannot make a checkpoint: {}", corruption_message(&why)))
             }

@@ -34,12 +34,12 @@ impl Drop for ScratchDir {
 /// `scratch` is created if copies are needed, and must not exist; the returned [`ScratchDir`]
 /// removes it. Losses and inconsistencies are added to `notes`.
 pub fn open_or_repair(
-    folder: &Path,
+    directory: &Path,
     scratch: &Path,
     setup: RocksOptions,
     notes: &mut Vec<String>,
 ) -> Result<(RocksStorage, Option<ScratchDir>), EngineError> {
-    let why = match RocksStorage::open_read_only(folder, setup, None) {
+    let why = match RocksStorage::open_read_only(directory, setup, None) {
         Ok(storage) => return Ok((storage, None)),
         Err(why) => why,
     };
@@ -47,16 +47,17 @@ pub fn open_or_repair(
         "the tables could not be opened ({why}) and were rebuilt from their files: rows may be outdated, deleted rows may \
          reappear, and transactions may be incomplete"
     ));
-    let (files, copy) = copy_to_scratch(folder, scratch)?;
-    let storage = repair_copy(folder, &files, &copy, setup, notes)?;
+    let (files, copy) = copy_to_scratch(directory, scratch)?;
+    let storage = repair_copy(directory, &files, &copy, setup, notes)?;
     Ok((storage, Some(copy)))
 }
 
 /// Copies the files of the tables into a new scratch directory. Returns the directory of the files,
 /// and the guard that removes the scratch directory.
-pub fn copy_to_scratch(folder: &Path, scratch: &Path) -> Result<(PathBuf, ScratchDir), EngineError> {
-    let cannot =
-        |why: io::Error| EngineError::Io(format!("cannot copy {} to {}: {why}", folder.display(), scratch.display()));
+pub fn copy_to_scratch(directory: &Path, scratch: &Path) -> Result<(PathBuf, ScratchDir), EngineError> {
+    let cannot = |why: io::Error| {
+        EngineError::Io(format!("cannot copy {} to {}: {why}", directory.display(), scratch.display()))
+    };
     fs::create_dir(scratch).map_err(|why| match why.kind() {
         io::ErrorKind::AlreadyExists => EngineError::Io(format!(
             "{} already exists: left by an interrupted repair, or in use by a running one; if no repair is running, remove it and try again",
@@ -66,24 +67,24 @@ pub fn copy_to_scratch(folder: &Path, scratch: &Path) -> Result<(PathBuf, Scratc
     })?;
     let guard = ScratchDir(scratch.to_owned());
     let files = scratch.join("files");
-    copy(folder, &files).map_err(cannot)?;
+    copy(directory, &files).map_err(cannot)?;
     Ok((files, guard))
 }
 
 /// Repairs the copied files with RocksDB's `RepairDB` and opens the result.
 fn repair_copy(
-    folder: &Path,
+    directory: &Path,
     files: &Path,
     scratch: &ScratchDir,
     setup: RocksOptions,
     notes: &mut Vec<String>,
 ) -> Result<RocksStorage, EngineError> {
-    let cannot = |why: io::Error| EngineError::Io(format!("cannot change the copy of {}: {why}", folder.display()));
+    let cannot = |why: io::Error| EngineError::Io(format!("cannot change the copy of {}: {why}", directory.display()));
     while let Some(manifest::RecordLocation { file, .. }) = manifest::find_recycled_record(files).map_err(cannot)? {
         fs::remove_file(&file).map_err(cannot)?;
     }
     seed_column_families(&scratch.0.join("columns"), files, setup)?;
-    let failed = |why: rocksdb::Error| EngineError::Corruption(format!("cannot repair {}: {why}", folder.display()));
+    let failed = |why: rocksdb::Error| EngineError::Corruption(format!("cannot repair {}: {why}", directory.display()));
     let mut options = options::options(setup)?;
     DB::repair(&options, files).map_err(failed)?;
     for entry in fs::read_dir(files.join("lost")).into_iter().flatten().flatten() {
@@ -102,9 +103,9 @@ fn repair_copy(
 }
 
 /// Copies all files. Tables are never changed in place, so they are hard-linked where possible.
-fn copy(folder: &Path, to: &Path) -> io::Result<()> {
+fn copy(directory: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir(to)?;
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(directory)? {
         let file = entry?.path();
         let Some(name) = file.file_name().filter(|_| file.is_file()) else { continue };
         let is_table = file.extension().is_some_and(|end| end == "sst");

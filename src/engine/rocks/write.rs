@@ -104,20 +104,20 @@ impl RocksStorage {
 #[cfg(test)]
 mod tests {
     use crate::engine::Compression;
-    use crate::engine::folder::marker::lock_exclusive;
+    use crate::engine::directory::marker::lock_exclusive;
     use crate::engine::rocks::{RocksOptions, RocksStorage};
     use crate::engine::storage::{Batch as _, Column, Storage as _};
 
     #[test]
     fn flush_all_returns_when_all_columns_are_flushed() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let setup = RocksOptions {
             block_cache_bytes: 1 << 20,
             write_buffer_bytes: 64 << 10,
             compression: Compression::default(),
         };
-        let marker = lock_exclusive(folder.path()).unwrap().marker;
-        let path = folder.path().join("tables");
+        let marker = lock_exclusive(directory.path()).unwrap().marker;
+        let path = directory.path().join("tables");
         std::fs::create_dir(&path).unwrap();
         let tables = RocksStorage::open(&path, setup, true, marker).unwrap();
         let value = vec![b'x'; 3000];

@@ -176,7 +176,7 @@ impl StoreStatus {
         struct Format {
             format_version: u32,
         }
-        let Some(document) = crate::engine::folder::read(directory.as_ref())? else { return Ok(None) };
+        let Some(document) = crate::engine::directory::read(directory.as_ref())? else { return Ok(None) };
         let unreadable = |why: String| {
             let what = format!("cannot read the status file in {}: {why}", directory.as_ref().display());
             Error::from(ErrorKind::Io(what))

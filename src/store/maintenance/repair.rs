@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::codec::{HistoryEntry, Record as _};
 use crate::coordinator::commit_ts_from_primary;
-use crate::engine::folder::salvage::{self, read_readable_cells};
+use crate::engine::directory::salvage::{self, read_readable_cells};
 use crate::engine::local::LocalEngine;
 use crate::engine::storage::Column;
 use crate::engine::{Engine as _, EngineError};
@@ -129,7 +129,7 @@ impl Builder {
             std::fs::create_dir_all(parent)
                 .map_err(|why| EngineError::Io(format!("cannot create {}: {why}", parent.display())))?;
         }
-        let salvaged = salvage::open(from.as_ref(), &PathBuf::from(scratch), self.folder_options())?;
+        let salvaged = salvage::open(from.as_ref(), &PathBuf::from(scratch), self.directory_options())?;
         let mut report = RepairReport::default();
         salvaged.notes.iter().for_each(|note| report.add_loss(Column::Meta, note));
         let engine = LocalEngine::new(salvaged.storage, true);

@@ -163,11 +163,11 @@ impl Restarts {
 
 #[test]
 fn fencing_tokens_stop_stale_writers_across_restarts() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut restarts = Restarts {
         memory: SimStorage::new(),
         clocks: Clocks::new(),
-        file: Register(folder.path().join("token")),
+        file: Register(directory.path().join("token")),
         dice: Dice::new(),
         tokens: Vec::new(),
         kept: None,

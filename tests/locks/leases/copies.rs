@@ -18,8 +18,8 @@ fn row_is_in(path: &Path, name: &str) -> bool {
 
 #[test]
 fn a_lease_is_lost_and_its_name_free_in_a_checkpoint() {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, copy) = (folder.path().join("store"), folder.path().join("copy"));
+    let directory = tempfile::tempdir().unwrap();
+    let (path, copy) = (directory.path().join("store"), directory.path().join("copy"));
     let clocks = Clocks::new();
     let store = open_at(&path, &clocks);
     let token = store.get_lock("job", HOUR).unwrap().unwrap();
@@ -58,8 +58,8 @@ fn a_lease_is_lost_and_its_name_free_in_a_checkpoint() {
 
 #[test]
 fn dumps_and_repaired_stores_have_no_leases() {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, repaired) = (folder.path().join("store"), folder.path().join("repaired"));
+    let directory = tempfile::tempdir().unwrap();
+    let (path, repaired) = (directory.path().join("store"), directory.path().join("repaired"));
     let clocks = Clocks::new();
     let store = open_at(&path, &clocks);
     let rows = store.keyspace("rows").unwrap();

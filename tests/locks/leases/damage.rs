@@ -183,8 +183,8 @@ fn opening_reads_each_row_of_leases_once() {
 #[cfg(feature = "rocks")]
 pub fn with_very_many(look: impl FnOnce(Store, &Clocks, Timestamp, usize)) {
     const MANY: usize = 100_000;
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
     let clocks = Clocks::new();
     let open = || {
         let began = Instant::now();

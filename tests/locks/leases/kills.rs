@@ -12,19 +12,19 @@ use crate::support::clocks::{Clocks, HOUR, THEN};
 use crate::support::until;
 
 const CHILD: &str = "PERCOLITE_TEST_CHILD";
-const FOLDER: &str = "PERCOLITE_TEST_FOLDER";
+const DIRECTORY: &str = "PERCOLITE_TEST_DIRECTORY";
 /// A child that is not killed exits after this time.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// In a child process: its number and its directory.
 fn child() -> Option<(u64, PathBuf)> {
     let number = std::env::var(CHILD).ok()?.parse().unwrap();
-    Some((number, std::env::var_os(FOLDER)?.into()))
+    Some((number, std::env::var_os(DIRECTORY)?.into()))
 }
 
 /// Reports to the parent, and waits with the store open until it is killed.
-fn report(folder: &Path, store: Store, what: &str) -> ! {
-    let (next, report) = (folder.join("next"), folder.join("report"));
+fn report(directory: &Path, store: Store, what: &str) -> ! {
+    let (next, report) = (directory.join("next"), directory.join("report"));
     std::fs::write(&next, what).unwrap();
     std::fs::rename(next, report).unwrap();
     std::thread::sleep(LONGEST);
@@ -42,12 +42,12 @@ impl Drop for Killed {
 }
 
 /// Runs a child until it has reported, kills it, and returns the report.
-fn killed(test: &str, number: u64, folder: &Path) -> String {
+fn killed(test: &str, number: u64, directory: &Path) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args([&format!("leases::kills::{test}"), "--exact", "--nocapture"]);
-    child.env(CHILD, number.to_string()).env(FOLDER, folder).stdout(Stdio::null());
+    child.env(CHILD, number.to_string()).env(DIRECTORY, directory).stdout(Stdio::null());
     let child = Killed(child.spawn().unwrap());
-    let report = folder.join("report");
+    let report = directory.join("report");
     until("the child has reported", || report.exists());
     let what = std::fs::read_to_string(&report).unwrap();
     std::fs::remove_file(report).unwrap();
@@ -61,18 +61,18 @@ fn token_of(report: &str) -> Timestamp {
 
 #[test]
 fn a_request_after_a_kill_waits_for_the_rest_of_the_lease() {
-    if let Some((_, folder)) = child() {
-        let store = Store::builder().application_name("the killed one").open(folder.join("store")).unwrap();
+    if let Some((_, directory)) = child() {
+        let store = Store::builder().application_name("the killed one").open(directory.join("store")).unwrap();
         let guard = store.lock_with("job", lease(HOUR)).unwrap();
         let token = guard.token().to_u64().to_string();
-        report(&folder, store, &token);
+        report(&directory, store, &token);
     }
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let test = "a_request_after_a_kill_waits_for_the_rest_of_the_lease";
-    let token = token_of(&killed(test, 0, folder.path()));
+    let token = token_of(&killed(test, 0, directory.path()));
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
     let clocks = Clocks::at(u64::try_from(now).unwrap());
-    let store = clocks.builder().open(folder.path().join("store")).unwrap();
+    let store = clocks.builder().open(directory.path().join("store")).unwrap();
     let before = left(&store, "job").unwrap();
     assert!(before > HOUR - LONGEST && before <= HOUR, "{before:?}");
     let waiter = begin("waiter", {
@@ -91,20 +91,20 @@ fn a_request_after_a_kill_waits_for_the_rest_of_the_lease() {
 
 #[test]
 fn an_idle_hour_before_a_kill_leaves_the_whole_lease() {
-    if let Some((_, folder)) = child() {
+    if let Some((_, directory)) = child() {
         let clocks = Clocks::new();
-        let store = clocks.builder().open(folder.join("store")).unwrap();
+        let store = clocks.builder().open(directory.join("store")).unwrap();
         // After an idle hour the timestamps are behind the wall clock.
         clocks.pass(HOUR);
         let token = store.get_lock("job", HOUR).unwrap().unwrap();
         assert!(token.millis() < clocks.wall() - 1_800_000, "timestamps are not behind the clock: {token}");
-        report(&folder, store, &token.to_u64().to_string());
+        report(&directory, store, &token.to_u64().to_string());
     }
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let test = "an_idle_hour_before_a_kill_leaves_the_whole_lease";
-    let token = token_of(&killed(test, 0, folder.path()));
+    let token = token_of(&killed(test, 0, directory.path()));
     let clocks = Clocks::at(THEN + 3_600_000);
-    let store = clocks.builder().open(folder.path().join("store")).unwrap();
+    let store = clocks.builder().open(directory.path().join("store")).unwrap();
     assert_eq!(store.lock_holders("job").unwrap()[0].token, Some(token));
     assert_about(left(&store, "job"), HOUR);
     clocks.pass(HOUR - Duration::from_secs(1));
@@ -115,9 +115,9 @@ fn an_idle_hour_before_a_kill_leaves_the_whole_lease() {
 fn twenty_kills_do_not_move_the_end_of_a_lease() {
     const KILLS: u64 = 20;
     let wall = |number: u64| THEN + 100_000 * number;
-    if let Some((number, folder)) = child() {
+    if let Some((number, directory)) = child() {
         let clocks = Clocks::at(wall(number));
-        let store = clocks.builder().open(folder.join("store")).unwrap();
+        let store = clocks.builder().open(directory.join("store")).unwrap();
         if number == 0 {
             store.get_lock("job", HOUR).unwrap().unwrap();
         }
@@ -125,14 +125,14 @@ fn twenty_kills_do_not_move_the_end_of_a_lease() {
         clocks.pass(Duration::from_secs(50));
         drop(store.lock_with(format!("run {number}"), lease(HOUR)).unwrap());
         let end = clocks.wall() + u64::try_from(left(&store, "job").unwrap().as_millis()).unwrap();
-        report(&folder, store, &end.to_string());
+        report(&directory, store, &end.to_string());
     }
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let ends: Vec<u64> = (0..KILLS)
-        .map(|number| killed("twenty_kills_do_not_move_the_end_of_a_lease", number, folder.path()).parse().unwrap())
+        .map(|number| killed("twenty_kills_do_not_move_the_end_of_a_lease", number, directory.path()).parse().unwrap())
         .collect();
     let clocks = Clocks::at(wall(KILLS));
-    let store = clocks.builder().open(folder.path().join("store")).unwrap();
+    let store = clocks.builder().open(directory.path().join("store")).unwrap();
     let last = clocks.wall() + u64::try_from(left(&store, "job").unwrap().as_millis()).unwrap();
     for end in ends.into_iter().chain([last]) {
         assert!(end.abs_diff(THEN + 3_600_000) <= 1000, "{end}");

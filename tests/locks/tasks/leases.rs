@@ -109,8 +109,8 @@ fn expired_lease_stays_expired_when_the_clock_goes_back() {
 #[test]
 fn a_lease_in_a_checkpoint_cannot_be_attached() {
     for runtime in both_runtimes(8) {
-        let folder = tempfile::tempdir().unwrap();
-        let (first, copy) = (folder.path().join("first"), folder.path().join("copy"));
+        let directory = tempfile::tempdir().unwrap();
+        let (first, copy) = (directory.path().join("first"), directory.path().join("copy"));
         runtime.block_on(async {
             let store = AsyncStore::open(&first).await.unwrap();
             let token = store.lock_with("n", lease(HOUR)).await.unwrap().detach().unwrap();

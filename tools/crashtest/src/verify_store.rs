@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use percolite::engine::Compression;
-use percolite::engine::folder::{FolderEngine, FolderOptions, FolderStorage};
+use percolite::engine::directory::{DirectoryEngine, DirectoryOptions, DirectoryStorage};
 use percolite::engine::storage::{CellReader as _, Column};
 use percolite::engine::{Engine, EngineError, RowRange};
 use percolite::env::{Env, SystemEnv};
@@ -35,7 +35,7 @@ use crate::violation::Violation;
 use crate::workload::Workload;
 
 /// Options of a small store; the harness opens thousands.
-pub const SMALL_STORE: FolderOptions = FolderOptions {
+pub const SMALL_STORE: DirectoryOptions = DirectoryOptions {
     block_cache_bytes: 1 << 20,
     write_buffer_bytes: 4 << 20,
     compression: Compression::Lz4,
@@ -94,8 +94,8 @@ pub struct StoreReport {
 ///
 /// # Errors
 /// Errors of opening.
-pub fn open_engine(store_dir: &Path, memory: FolderOptions) -> Result<Arc<FolderEngine>, EngineError> {
-    Ok(Arc::new(FolderEngine::new(FolderStorage::open(store_dir, memory)?, true)))
+pub fn open_engine(store_dir: &Path, memory: DirectoryOptions) -> Result<Arc<DirectoryEngine>, EngineError> {
+    Ok(Arc::new(DirectoryEngine::new(DirectoryStorage::open(store_dir, memory)?, true)))
 }
 
 /// Verifies a store. `client_log` must contain exactly what the store has to keep.
@@ -129,7 +129,8 @@ fn resolve_and_verify(
     found: &mut StoreReport,
 ) -> Result<u64, Error> {
     let started = Instant::now();
-    let engine = open_engine(target.store_dir, FolderOptions { accept_data_loss: target.accept_loss, ..SMALL_STORE })?;
+    let engine =
+        open_engine(target.store_dir, DirectoryOptions { accept_data_loss: target.accept_loss, ..SMALL_STORE })?;
     found.lists_loss = !engine.data_losses().is_empty();
     found.locks = count_locks(&engine)?;
     let event_log = LockEventLog::new(target);
@@ -216,7 +217,7 @@ fn verify_locks(
     target: &StoreUnderTest<'_>,
     event_log: &LockEventLog,
     (before, wall): (LogicalTime, u64),
-    (store, engine): (&Store, &FolderEngine),
+    (store, engine): (&Store, &DirectoryEngine),
     found: &mut StoreReport,
 ) -> Result<(), Error> {
     if !target.lock_events.iter().any(|event| matches!(event, LockEvent::Requested { .. })) {
@@ -271,7 +272,7 @@ pub fn verify_restored(store_dir: &Path, restores: &Restores) -> Result<Vec<Viol
     Ok(violations)
 }
 
-fn count_locks(engine: &FolderEngine) -> Result<u64, EngineError> {
+fn count_locks(engine: &DirectoryEngine) -> Result<u64, EngineError> {
     let mut count = 0;
     engine.storage().scan(Column::Lock, &RowRange::all(), false, |_, _| {
         count += 1;
@@ -292,7 +293,7 @@ fn open_and_digest(target: &StoreUnderTest<'_>) -> Result<u64, Error> {
 /// Opens a store that this process has just closed. A process that another case has forked may hold
 /// the open files, and so the store's lock, until it calls `exec`. Only here a held lock is
 /// tolerated for a while: before the first opening the earlier owner has ended.
-fn reopen(store_dir: &Path) -> Result<Arc<FolderEngine>, EngineError> {
+fn reopen(store_dir: &Path) -> Result<Arc<DirectoryEngine>, EngineError> {
     let started = Instant::now();
     loop {
         match open_engine(store_dir, SMALL_STORE) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use percolite::crashtest::{Mutant, enable_mutant};
 use percolite::engine::Engine;
-use percolite::engine::folder::{FolderEngine, FolderOptions};
+use percolite::engine::directory::{DirectoryEngine, DirectoryOptions};
 use percolite::env::Env;
 use percolite::internal::coordinator::HistoryRetention;
 use percolite::{Durability, Error, Keyspace, Store, TxnOptions};
@@ -88,13 +88,13 @@ struct OpenStore {
     lock_rows: Option<Keyspace>,
     shared_locks: SharedLocks,
     store: Store,
-    engine: Arc<FolderEngine>,
+    engine: Arc<DirectoryEngine>,
     rows: Keyspace,
     second: Keyspace,
 }
 
 fn open_store(config: &ChildConfig, recorder: &PipeRecorder) -> Result<OpenStore, Error> {
-    let setup = FolderOptions { write_buffer_bytes: config.write_buffer_bytes, ..SMALL_STORE };
+    let setup = DirectoryOptions { write_buffer_bytes: config.write_buffer_bytes, ..SMALL_STORE };
     let engine = open_engine(&config.store_dir, setup)?;
     let runtime = Arc::new(FastEnv::new(config.clock_speed));
     let (before, wall) = (logical_time(config.incarnation, runtime.elapsed(), recorder.tick()), runtime.unix_millis());

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use percolite::engine::Engine;
-use percolite::engine::folder::FolderOptions;
+use percolite::engine::directory::DirectoryOptions;
 use percolite::engine::storage::Storage as _;
 use percolite::{CommitProtocol, Durability, Store};
 
@@ -133,7 +133,7 @@ pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
     let protocol = if seed.is_multiple_of(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
     let dir = scratch_dir()?;
     // The log must be one segment, so it must not become full.
-    let engine = open_engine(dir.path(), FolderOptions { write_buffer_bytes: 64 << 20, ..SMALL_STORE })?;
+    let engine = open_engine(dir.path(), DirectoryOptions { write_buffer_bytes: 64 << 20, ..SMALL_STORE })?;
     let env = DeterministicEnv::default();
     let gate = env.gate();
     let large_transaction_bytes = if seed.is_multiple_of(LARGE_EVERY) { 100 } else { 16 << 20 };

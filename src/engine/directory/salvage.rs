@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::marker::lock_for_repair;
 use super::names::{TABLES_DIR, WAL_DIR, random};
-use super::{FolderOptions, read_accepted_losses, torn_manifest};
+use super::{DirectoryOptions, read_accepted_losses, torn_manifest};
 use crate::disk::OsDisk;
 use crate::engine::EngineError;
 use crate::engine::lsm::LsmStorage;
@@ -39,10 +39,10 @@ pub type SalvagedStorage = LsmStorage<OsDisk, RocksStorage>;
 
 /// Opens what can be read of the directory. `scratch` is created if copies are needed, and must not
 /// exist.
-pub fn open(folder: &Path, scratch: &Path, setup: FolderOptions) -> Result<Salvaged, EngineError> {
+pub fn open(directory: &Path, scratch: &Path, setup: DirectoryOptions) -> Result<Salvaged, EngineError> {
     let tables_setup = setup.table_options()?;
-    let marker = lock_for_repair(folder)?;
-    let (wal, tables) = (folder.join(WAL_DIR), folder.join(TABLES_DIR));
+    let marker = lock_for_repair(directory)?;
+    let (wal, tables) = (directory.join(WAL_DIR), directory.join(TABLES_DIR));
     let accepted = read_accepted_losses(&wal).unwrap_or_default();
     let mut notes: Vec<String> = accepted.iter().map(|loss| format!("accepted earlier: {loss}")).collect();
     // An unreadable manifest is handled below, like a missing one.

@@ -17,8 +17,8 @@ const UNFINISHED: &str = "STATUS.new";
 const STATUS_BYTES_MAX: u64 = 16 << 20;
 
 /// Replaces the status file; `None` removes it.
-pub fn write(folder: &Path, document: Option<&[u8]>) -> io::Result<()> {
-    let (file, unfinished) = (folder.join(STATUS_FILE), folder.join(UNFINISHED));
+pub fn write(directory: &Path, document: Option<&[u8]>) -> io::Result<()> {
+    let (file, unfinished) = (directory.join(STATUS_FILE), directory.join(UNFINISHED));
     let remove_if_exists = |file: &Path| match fs::remove_file(file) {
         Err(why) if why.kind() != ErrorKind::NotFound => Err(why),
         _ => Ok(()),
@@ -30,8 +30,8 @@ pub fn write(folder: &Path, document: Option<&[u8]>) -> io::Result<()> {
 }
 
 /// Reads the status file; `None` if there is none.
-pub(crate) fn read(folder: &Path) -> Result<Option<Vec<u8>>, EngineError> {
-    let path = folder.join(STATUS_FILE);
+pub(crate) fn read(directory: &Path) -> Result<Option<Vec<u8>>, EngineError> {
+    let path = directory.join(STATUS_FILE);
     let mut document = Vec::new();
     match File::open(&path).and_then(|file| file.take(STATUS_BYTES_MAX).read_to_end(&mut document)) {
         Ok(_) => Ok(Some(document)),

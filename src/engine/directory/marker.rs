@@ -53,7 +53,7 @@ pub struct LockedDir {
 /// Locks the directory for exclusive use. Checks that it is a store of this format or can become
 /// one.
 pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
-    fs::create_dir_all(path).map_err(|why| not_a_folder(path).unwrap_or_else(|| cannot("create", path, &why)))?;
+    fs::create_dir_all(path).map_err(|why| not_a_directory(path).unwrap_or_else(|| cannot("create", path, &why)))?;
     let (marker, unfinished) = (path.join(MARKER), path.join(MARKER_UNFINISHED));
     loop {
         let is_new = !exists(&marker)?;
@@ -103,7 +103,7 @@ pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
     let file = match File::open(&marker) {
         Ok(file) => file,
         Err(why) if why.kind() == ErrorKind::NotFound || why.kind() == ErrorKind::NotADirectory => {
-            let other = not_a_folder(path).map(|why| EngineError::NotAStore(why.to_string()));
+            let other = not_a_directory(path).map(|why| EngineError::NotAStore(why.to_string()));
             let what = other.unwrap_or_else(|| match path.try_exists() {
                 Ok(true) if path.join(MARKER_UNFINISHED).exists() => {
                     EngineError::NotAStore(format!("the store in {} was never finished: it is empty", path.display()))
@@ -134,7 +134,7 @@ pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
 /// Changes nothing.
 pub fn lock_for_repair(path: &Path) -> Result<Option<StoreLock>, EngineError> {
     list(path).map_err(|_| {
-        not_a_folder(path)
+        not_a_directory(path)
             .unwrap_or_else(|| EngineError::NotAStore(format!("there is no directory {}", path.display())))
     })?;
     if !has_data_files(path) {
@@ -225,8 +225,8 @@ fn check_tables_exist(path: &Path) -> Result<(), EngineError> {
 
 /// Whether the directory has files that can contain rows: tables or WAL segments.
 fn has_data_files(path: &Path) -> bool {
-    let has = |folder: &str, end: &str| {
-        let entries = list(&path.join(folder)).unwrap_or_default();
+    let has = |directory: &str, end: &str| {
+        let entries = list(&path.join(directory)).unwrap_or_default();
         entries.iter().any(|entry| entry.extension().is_some_and(|found| found == end) && is_store_file(entry))
     };
     has(TABLES_DIR, "sst") || has(WAL_DIR, "segment")
@@ -314,7 +314,7 @@ fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Describes why a path cannot be a directory, more clearly than the operating system's error.
-fn not_a_folder(path: &Path) -> Option<EngineError> {
+fn not_a_directory(path: &Path) -> Option<EngineError> {
     let what = match path.metadata() {
         Ok(found) if !found.is_dir() => "a file, not a directory",
         Err(_) if path.is_symlink() => "a dangling symbolic link",

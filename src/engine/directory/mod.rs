@@ -34,12 +34,12 @@ use crate::sync::Mutex;
 use crate::wal;
 
 /// The engine over a directory.
-pub type FolderEngine = LocalEngine<FolderStorage>;
+pub type DirectoryEngine = LocalEngine<DirectoryStorage>;
 
 /// The options for opening a store directory. Memory is in bytes. If an option is out of its
 /// bounds, opening returns [`EngineError::InvalidOption`].
 #[derive(Clone, Copy, Debug)]
-pub struct FolderOptions {
+pub struct DirectoryOptions {
     /// The capacity of the block cache, within [`option_ranges::BLOCK_CACHE_BYTES`].
     pub block_cache_bytes: usize,
     /// Memory for writes that are not in tables yet, within [`option_ranges::WRITE_BUFFER_BYTES`].
@@ -50,7 +50,7 @@ pub struct FolderOptions {
     pub accept_data_loss: Option<u64>,
 }
 
-impl FolderOptions {
+impl DirectoryOptions {
     /// Two thirds of `write_buffer_bytes` are for the memtables: an active and an immutable one,
     /// each of which may grow to twice its limit. The last third is for RocksDB's own memtables,
     /// which a flush fills.
@@ -70,15 +70,15 @@ impl FolderOptions {
 }
 
 /// A store directory as a [`Storage`]: see the [module](self).
-pub struct FolderStorage {
+pub struct DirectoryStorage {
     lsm: LsmStorage<OsDisk, RocksStorage>,
     path: PathBuf,
     accepted_losses: Vec<DataLoss>,
 }
 
-impl FolderStorage {
+impl DirectoryStorage {
     /// Opens the store in `path`. Creates it if the directory is missing or empty.
-    pub fn open(path: &Path, setup: FolderOptions) -> Result<Self, EngineError> {
+    pub fn open(path: &Path, setup: DirectoryOptions) -> Result<Self, EngineError> {
         let tables_setup = setup.table_options()?;
         let LockedDir { marker, identity } = lock_exclusive(path)?;
         // A killed process may have left a status file. An error is ignored: if the directory is
@@ -115,7 +115,7 @@ impl FolderStorage {
 
     /// Opens the store in `path` read-only: nothing in the directory is changed, and writes fail.
     /// The part of the write-ahead log that is not in tables is read into memory.
-    pub fn open_read_only(path: &Path, setup: FolderOptions) -> Result<Self, EngineError> {
+    pub fn open_read_only(path: &Path, setup: DirectoryOptions) -> Result<Self, EngineError> {
         let tables_setup = setup.table_options()?;
         let (marker, identity) = lock_shared(path)?;
         let tables = RocksStorage::open_read_only(&path.join(TABLES_DIR), tables_setup, Some(marker))?;
@@ -146,7 +146,7 @@ fn read_accepted_losses(log: &Path) -> Result<Vec<DataLoss>, EngineError> {
         .collect())
 }
 
-impl CellReader for FolderStorage {
+impl CellReader for DirectoryStorage {
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
         self.lsm.get(column, key, read)
     }
@@ -173,7 +173,7 @@ impl CellReader for FolderStorage {
     }
 }
 
-impl Storage for FolderStorage {
+impl Storage for DirectoryStorage {
     type Snapshot = LsmSnapshot<OsDisk, RocksStorage>;
     type Batch<'a> = LsmBatch;
 
@@ -202,14 +202,15 @@ impl Storage for FolderStorage {
     /// Tables are immutable, so they are hard-linked. The copy gets its own, empty write-ahead log,
     /// whose first frame will follow the flushed sequence of the tables. The marker is written
     /// last, so that an interrupted copy is not a store.
-    fn checkpoint(&self, folder: &Path) -> Result<(), EngineError> {
-        let failed = |why: String| EngineError::Io(format!("cannot make a checkpoint in {}: {why}", folder.display()));
-        if folder.symlink_metadata().is_ok() {
+    fn checkpoint(&self, directory: &Path) -> Result<(), EngineError> {
+        let failed =
+            |why: String| EngineError::Io(format!("cannot make a checkpoint in {}: {why}", directory.display()));
+        if directory.symlink_metadata().is_ok() {
             return Err(failed("it already exists; a checkpoint needs a new directory".into()));
         }
-        let (wal_dir, tables_dir) = (folder.join(WAL_DIR), folder.join(TABLES_DIR));
-        let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let created = parent.map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::create_dir(folder));
+        let (wal_dir, tables_dir) = (directory.join(WAL_DIR), directory.join(TABLES_DIR));
+        let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let created = parent.map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::create_dir(directory));
         created.map_err(|why| failed(why.to_string()))?;
         let copied = self.lsm.with_flushed_tables(|tables, flushed_sequence| {
             std::fs::create_dir(&wal_dir).map_err(|why| failed(why.to_string()))?;
@@ -218,12 +219,12 @@ impl Storage for FolderStorage {
             wal::create(OsDisk::new(&wal_dir), wal_id, flushed_sequence, random())
                 .map_err(|why| failed(why.to_string()))?;
             crash_point!(CheckpointBeforeMarker);
-            commit_checkpoint_marker(folder, wal_id).map_err(|why| failed(why.to_string()))?;
+            commit_checkpoint_marker(directory, wal_id).map_err(|why| failed(why.to_string()))?;
             crash_point!(CheckpointDone);
             Ok(())
         });
         // A partial copy takes disk space and would make the next attempt fail.
-        copied.inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
+        copied.inspect_err(|_| drop(std::fs::remove_dir_all(directory)))
     }
 
     fn stats(&self) -> Result<EngineStats, EngineError> {

@@ -21,7 +21,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tempfile::TempDir;
 
-use crate::folders_of_stores::{copy_folder, files};
+use crate::store_directories::{copy_directory, files};
 
 /// A case that takes longer hangs.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -34,7 +34,7 @@ type State = BTreeMap<Vec<u8>, Value>;
 
 /// A closed store, and its state after each commit.
 struct Sample {
-    folder: TempDir,
+    directory: TempDir,
     states: Vec<State>,
     files: Vec<String>,
 }
@@ -48,10 +48,10 @@ fn small() -> Builder {
 fn sample() -> &'static Sample {
     static SAMPLE: OnceLock<Sample> = OnceLock::new();
     SAMPLE.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let mut states = vec![State::new()];
         for life in 0..3_u8 {
-            let store = small().history_retention(Duration::from_secs(3600)).open(folder.path()).unwrap();
+            let store = small().history_retention(Duration::from_secs(3600)).open(directory.path()).unwrap();
             let rows = store.keyspace("rows").unwrap();
             for commit in 0..12_u8 {
                 let mut state = states.last().unwrap().clone();
@@ -74,9 +74,9 @@ fn sample() -> &'static Sample {
             }
             store.close().unwrap();
         }
-        let relative = |path: PathBuf| path.strip_prefix(folder.path()).unwrap().to_str().unwrap().to_owned();
-        let files = files(folder.path(), "").into_iter().map(relative).collect();
-        Sample { folder, states, files }
+        let relative = |path: PathBuf| path.strip_prefix(directory.path()).unwrap().to_str().unwrap().to_owned();
+        let files = files(directory.path(), "").into_iter().map(relative).collect();
+        Sample { directory, states, files }
     })
 }
 
@@ -118,7 +118,7 @@ fn kind(name: &str) -> &str {
 }
 
 fn apply(
-    folder: &Path,
+    directory: &Path,
     (kind_index, file_index, position): &(prop::sample::Index, prop::sample::Index, prop::sample::Index),
     damage: &Damage,
 ) -> String {
@@ -129,7 +129,7 @@ fn apply(
     let chosen = *kind_index.get(&kinds);
     let of_kind: Vec<&String> = sample.files.iter().filter(|name| kind(name) == chosen).collect();
     let name = *file_index.get(&of_kind);
-    let path = folder.join(name);
+    let path = directory.join(name);
     let Ok(mut bytes) = fs::read(&path) else { return name.clone() };
     if let Damage::Remove = damage {
         fs::remove_file(&path).unwrap();
@@ -141,7 +141,7 @@ fn apply(
         Damage::Zero(length) => bytes.iter_mut().skip(at).take(*length).for_each(|byte| *byte = 0),
         Damage::Cut => bytes.truncate(at),
         Damage::Append(more) => bytes.extend(more),
-        Damage::Exchange(other) => bytes = fs::read(sample.folder.path().join(other.get(&sample.files))).unwrap(),
+        Damage::Exchange(other) => bytes = fs::read(sample.directory.path().join(other.get(&sample.files))).unwrap(),
         Damage::Remove => {}
     }
     fs::write(&path, bytes).unwrap();
@@ -149,7 +149,7 @@ fn apply(
 }
 
 fn copy(to: &Path) {
-    copy_folder(sample().folder.path(), to);
+    copy_directory(sample().directory.path(), to);
 }
 
 /// The store's rows; `None` when a read returns `Corruption`.
@@ -174,8 +174,8 @@ fn content(store: &Store) -> Option<State> {
 }
 
 /// Opens, verifies and reads the store; an error says which expectation failed.
-fn check(folder: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), String> {
-    let store = match small().read_only(read_only).open(folder) {
+fn check(directory: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), String> {
+    let store = match small().read_only(read_only).open(directory) {
         Ok(store) => store,
         Err(why) => {
             let expected =
@@ -227,11 +227,11 @@ fn with_timeout<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
 
 #[test]
 fn an_undamaged_directory_is_intact() {
-    let folder = tempfile::tempdir().unwrap();
-    copy(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    copy(directory.path());
     for read_only in [true, false] {
-        check(folder.path().into(), read_only, &[]).unwrap();
-        let store = small().read_only(read_only).open(folder.path()).unwrap();
+        check(directory.path().into(), read_only, &[]).unwrap();
+        let store = small().read_only(read_only).open(directory.path()).unwrap();
         assert!(store.verify(|_| ()).unwrap().is_ok());
         assert_eq!(content(&store).as_ref(), sample().states.last());
     }
@@ -241,24 +241,24 @@ fn an_undamaged_directory_is_intact() {
 #[test]
 fn a_manifest_with_an_unknown_record_type_is_refused() {
     for record_type in [5, 11, 131] {
-        let folder = tempfile::tempdir().unwrap();
-        copy(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        copy(directory.path());
         let name = sample().files.iter().find(|name| kind(name) == "MANIFEST").unwrap();
-        let mut bytes = fs::read(folder.path().join(name)).unwrap();
+        let mut bytes = fs::read(directory.path().join(name)).unwrap();
         // The first record stays as it is: a manifest whose first record is unknown is read as
         // empty.
         let second = 7 + usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
         bytes[second + 6] = record_type;
-        fs::write(folder.path().join(name), bytes).unwrap();
+        fs::write(directory.path().join(name), bytes).unwrap();
         for read_only in [true, false] {
-            let path = folder.path().to_path_buf();
+            let path = directory.path().to_path_buf();
             let why = with_timeout(move || small().read_only(read_only).open(path).map(drop)).unwrap_err();
             assert!(matches!(why.kind(), ErrorKind::Corruption(_)) && why.to_string().contains(name), "{why}");
         }
     }
 }
 
-const REGRESSIONS: &str = "tests/bad_input/folders.proptest-regressions";
+const REGRESSIONS: &str = "tests/bad_input/directories.proptest-regressions";
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -270,11 +270,11 @@ proptest! {
 
     #[test]
     fn a_damaged_directory_never_passes_as_intact(damages in prop::collection::vec((any_place(), any_damage()), 1..3)) {
-        let folder = tempfile::tempdir().unwrap();
-        copy(folder.path());
-        let damaged: Vec<String> = damages.iter().map(|(place, damage)| apply(folder.path(), place, damage)).collect();
+        let directory = tempfile::tempdir().unwrap();
+        copy(directory.path());
+        let damaged: Vec<String> = damages.iter().map(|(place, damage)| apply(directory.path(), place, damage)).collect();
         for read_only in [true, false] {
-            let (path, names) = (folder.path().to_path_buf(), damaged.clone());
+            let (path, names) = (directory.path().to_path_buf(), damaged.clone());
             let checked = with_timeout(move || check(path, read_only, &names));
             prop_assert!(checked.is_ok(), "{:?} read-only {}: {}", damaged, read_only, checked.unwrap_err());
         }

@@ -25,14 +25,14 @@ use crate::engine::rocks::{RocksOptions, RocksStorage, manifest};
 const SCRATCH_DIR: &str = "tables.torn";
 
 /// Truncates the manifest if a power cut has torn it. Other damage is left for RocksDB to report.
-pub fn truncate_torn_manifest(folder: &Path, setup: RocksOptions, identity: u64) -> Result<(), EngineError> {
-    let tables = folder.join(TABLES_DIR);
+pub fn truncate_torn_manifest(directory: &Path, setup: RocksOptions, identity: u64) -> Result<(), EngineError> {
+    let tables = directory.join(TABLES_DIR);
     let Some(record) = manifest::find_torn_record(&tables)? else { return Ok(()) };
-    let scratch = folder.join(SCRATCH_DIR);
+    let scratch = directory.join(SCRATCH_DIR);
     // An error is ignored: if the old copy is still there, creating the new one fails.
     let _ = std::fs::remove_dir_all(&scratch);
     let tried = open_truncated_copy(&tables, &scratch, setup).and_then(|(tables, copy)| {
-        LsmStorage::open_read_only(OsDisk::new(folder.join(WAL_DIR)), tables, identity, random()).map(|_| copy)
+        LsmStorage::open_read_only(OsDisk::new(directory.join(WAL_DIR)), tables, identity, random()).map(|_| copy)
     });
     match tried {
         Ok(_) => manifest::truncate(&record),

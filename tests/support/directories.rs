@@ -10,12 +10,12 @@ const HEADER_BYTES: usize = 24;
 const ALIGNMENT: usize = 8;
 
 /// Copies a directory recursively.
-pub fn copy_folder(from: &Path, to: &Path) {
+pub fn copy_directory(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let (from, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
         if from.is_dir() {
-            copy_folder(&from, &to);
+            copy_directory(&from, &to);
             continue;
         }
         match fs::copy(&from, &to) {
@@ -27,9 +27,9 @@ pub fn copy_folder(from: &Path, to: &Path) {
 }
 
 /// All files of a directory, recursively, whose names contain `part`, in order.
-pub fn files(folder: &Path, part: &str) -> Vec<PathBuf> {
+pub fn files(directory: &Path, part: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             found.extend(files(&path, part));
@@ -42,8 +42,8 @@ pub fn files(folder: &Path, part: &str) -> Vec<PathBuf> {
 }
 
 /// All files with their content.
-pub fn state(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    files(folder, "").into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
+pub fn state(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    files(directory, "").into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
 }
 
 /// The segments of the log, oldest first.
