@@ -23,6 +23,8 @@ const BANNED: &[&str] = &[
     "hears",
     "unrest",
     "sees to",
+    "folder",
+    "folders",
 ];
 
 const DOCUMENTS: &[&str] =
