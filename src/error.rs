@@ -51,16 +51,18 @@ pub enum ErrorKind {
         limit: usize,
     },
     /// The store failed or was closed during the commit, which may or may not have taken effect.
-    /// All later calls return [`Closed`](ErrorKind::Closed).
+    /// The store cannot be used any more: later calls return [`Closed`](ErrorKind::Closed), except
+    /// that [`Store::close`](crate::Store::close) of a failed store returns this error. Only a
+    /// store on a shared engine ([`Builder::open_shared`](crate::Builder::open_shared)) stays
+    /// usable.
     ///
-    /// Open the store again and check: read what the transaction wrote, or call
+    /// To find out, open the store again and read what the transaction wrote, or call
     /// [`Store::txn_status`](crate::Store::txn_status) before those rows are written again. Or make
     /// the transaction idempotent.
     ///
     /// From calls that commit nothing, as [`Store::sync`](crate::Store::sync),
     /// [`Store::snapshot`](crate::Store::snapshot) and [`Store::close`](crate::Store::close), this
-    /// error means that the visible commits may or may not be durable. Only a store on a shared
-    /// engine ([`Builder::open_shared`](crate::Builder::open_shared)) can be used after this error.
+    /// error means that the visible commits may or may not be durable.
     Undetermined(String),
     /// An argument is invalid; nothing was changed.
     InvalidArgument(String),

@@ -249,8 +249,8 @@ mod tests {
             (newest, threads.into_iter().filter_map(|thread| thread.join().unwrap()).max())
         });
         assert!(drawn.is_none_or(|drawn| drawn <= newest), "{drawn:?} {newest}");
-        // A sync in flight must not raise the mark: the next incarnation would skip these
-        // timestamps.
+        // A sync in progress during the close must not raise the high-water mark: the next
+        // incarnation starts above the mark, and would skip the timestamps below.
         assert!(!oracle.needs_reservation(NOON + HOUR));
         assert_eq!(oracle.next_reservation(NOON + HOUR), high_water);
         oracle.reserve_until(Timestamp::MAX);

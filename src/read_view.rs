@@ -13,8 +13,8 @@ pub struct ReadView {
     pub read_ts: Timestamp,
     /// The engine snapshot. It may have newer commits as well, which reads skip.
     pub snapshot: Arc<dyn EngineSnapshot>,
-    /// Whether rows of committed transactions may still be locks in this snapshot, so that reads
-    /// must check locks.
+    /// Whether this snapshot may have locks of committed transactions. Reads must then check the
+    /// row's lock first, because such a lock holds the row's value.
     pub must_check_locks: bool,
     /// Set when the view is older than the age limit. Reads and commits of its transaction then
     /// return `SnapshotTooOld`.

@@ -10,8 +10,8 @@ use crate::cell::RowRange;
 /// during the call.
 pub type OnCell<'a> = &'a mut dyn FnMut(&[u8]);
 
-/// Called with the index of a row and the value of its cell. Like [`OnCell`], the callback must not
-/// read the snapshot.
+/// Called with the index of a requested row and its cell's value. Like [`OnCell`], the callback
+/// must not read the snapshot.
 pub type OnEachCell<'a> = &'a mut dyn FnMut(usize, &[u8]);
 
 /// Called with the key and value of a cell; returns whether to continue.

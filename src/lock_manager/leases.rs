@@ -30,8 +30,8 @@ impl LockManager {
 
     /// Detaches the guard from a lease. Returns `false` if the lease has ended or expired.
     pub fn detach_guard(&self, grant: &Arc<Grant>, now: Duration) -> bool {
-        // Under the shard's mutex, because `close` ends grants, and reads whether they have a
-        // guard, under it.
+        // `close` holds the shard's mutex while it ends grants and reads whether they have a
+        // guard. So the guard must be detached under that mutex, too.
         let _shard = self.shard(&grant.name);
         let stands = !grant.has_ended() && !grant.is_lease_expired(now);
         stands && grant.with_lease(|lease| (lease.has_guard, lease.auto_renew) = (false, false)).is_some()

@@ -112,8 +112,8 @@ struct LeaderState {
 /// or finds its fenced commit no longer in flight, must find that the pipeline has failed.
 struct LeaderPanicGuard<'a> {
     commits: &'a GroupCommit,
-    /// Whether the caller was already panicking: it may commit while it unwinds, which is no panic
-    /// of the leader.
+    /// Whether the thread was already panicking. A destructor may commit while its thread unwinds;
+    /// that panic is not the leader's.
     was_panicking: bool,
 }
 

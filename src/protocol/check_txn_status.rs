@@ -67,7 +67,7 @@ pub struct CheckTxnStatus {
 }
 
 /// The status at the primary, without changing anything. For callers that have found one of the
-/// transaction's locks: a primary that shows no status then means *rolled back*.
+/// transaction's locks in the same snapshot: a primary without a status then means *rolled back*.
 pub fn txn_status_or_rolled_back(primary: &RowState, txn: TxnId) -> TxnStatus {
     txn_status(primary, txn).unwrap_or(TxnStatus::RolledBack)
 }

@@ -2,15 +2,16 @@
 //!
 //! The newest segment with a valid header is the head of a chain. The chain is followed from each
 //! segment to its predecessor, until a segment begins at or below the first sequence that the
-//! tables lack. If the chain leads to a segment whose header is torn, a crash has broken the log
-//! before the head, so an older head is taken.
+//! tables lack. If the chain leads to a segment whose header is torn, a crash has broken the log at
+//! that segment: the head is then the newest valid segment before it.
 //!
 //! Then frames are read from the oldest segment of the chain on, each segment up to the end that
 //! the header of its successor names, until no valid frame follows: the break. The break is the end
 //! of the log, unless a [durability proof beyond it](super::loss_scan) makes it data loss.
 //!
-//! Without damage, a break loses no acknowledged frame. The oldest segment of the chain then always
-//! exists, because older segments are removed only after its header is durable.
+//! Without damage, a break loses no acknowledged frame, and a chain that leads back far enough
+//! always exists: a segment is removed only when the tables have all its frames and the header of a
+//! later segment is durable.
 
 use std::collections::BTreeMap;
 

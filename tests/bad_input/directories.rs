@@ -5,9 +5,9 @@
 //! commits: if the end of the log is cut off together with the no-op frame that proves its
 //! durability, the log looks as after a crash. Damage to other files must lose no commit.
 //!
-//! No checksum detects one kind of damage: a manifest that has lost whole records at its end is a
-//! valid, older manifest. RocksDB usually finds that a table of that manifest is missing, but not
-//! always.
+//! A truncated manifest is exempt. If it has lost whole records at its end, it is a valid, older
+//! manifest, and no checksum detects that. RocksDB usually finds that a table of that manifest is
+//! missing, but not always. So the state of such a store is not compared.
 
 use std::collections::BTreeMap;
 use std::fs;

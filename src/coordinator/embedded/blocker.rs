@@ -16,8 +16,8 @@ use crate::timestamp::Timestamp;
 
 /// Resolves the blocking lock, or returns the conflict.
 ///
-/// Locks of the same transaction on the following `keys` are resolved as well. A large transaction
-/// leaves many locks, and each would reject the batch again.
+/// Locks of the blocking transaction on the following `keys` are resolved as well. A large
+/// transaction leaves many locks, and each would reject the batch again.
 pub fn resolve_blockers<'a>(
     rows: &Rows,
     keys: impl Iterator<Item = &'a RowKey>,

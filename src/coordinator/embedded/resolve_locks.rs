@@ -33,8 +33,8 @@ pub fn resolve_locks(
     resolve_some(rows, txn, primary, locks, status, finishes)
 }
 
-/// Resolves no more locks than the engine allows in one batch. If the versions that they replace
-/// are too large for one batch, uses several.
+/// Resolves all of `locks`, which are at most as many as a batch may have rows: in one batch, or in
+/// several if the versions that they replace make it larger than a batch may be.
 fn resolve_some(
     rows: &Rows,
     txn: TxnId,

@@ -3,15 +3,15 @@
 //! RocksDB rejects writes while flushes and compactions lag. On a healthy disk such a stall ends on
 //! its own, however long it takes. On a full disk the stall may never end: RocksDB does not report
 //! a compaction that runs out of space, but retries it every second and rejects all writes
-//! meanwhile. So the elapsed time does not show whether to give up. RocksDB's counters do: the wait
-//! ends after some background errors with no progress between them.
+//! meanwhile. So the elapsed time does not show early whether to give up. RocksDB's counters do: the
+//! wait ends after some background errors with no progress between them, or after five minutes.
 
 use std::time::Duration;
 
-/// The number of consecutive background errors without progress that end the wait. RocksDB pauses
+/// The number of background errors without progress between them that end the wait. RocksDB pauses
 /// for a second after each.
 const ERRORS_WITHOUT_PROGRESS_MAX: u64 = 3;
-/// The limit of the wait; no healthy stall takes longer.
+/// The limit of the whole wait, even if there is progress.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(1);

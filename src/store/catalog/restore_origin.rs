@@ -63,7 +63,7 @@ impl RestoreOrigin {
 impl Store {
     /// The end of the last restored dump, as a timestamp of the source store: see
     /// [`Store::restore`]. The next incremental dump must start there. `None` if nothing was
-    /// restored, or a dump without a store id. Writes to this store do not change it.
+    /// restored, or if the dump had no store id. Writes to this store do not change it.
     ///
     /// # Errors
     /// Those of [`Snapshot::get`](crate::Snapshot::get).

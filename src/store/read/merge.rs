@@ -26,8 +26,8 @@ pub struct MergeCursor {
 /// Locks and own writes, which override versions.
 pub struct Overlay {
     locks: ColumnCursor,
-    /// Own writes that a large transaction has locked, in an engine snapshot of their own, because
-    /// the read view is older than these locks.
+    /// If the scan's transaction is large: the writes that it has locked in the engine, in a later
+    /// engine snapshot, because the read view is older than these locks.
     streamed: Option<LargeWrites>,
     streamed_locks: ColumnCursor,
     /// Own writes in memory.
@@ -97,8 +97,9 @@ impl MergeCursor {
 }
 
 impl Overlay {
-    /// Reads the next page of locks, if the locks up to the next version's row are neither buffered
-    /// nor known to be absent.
+    /// For each cursor over locks: reads a page, if no lock is buffered and the next version's row
+    /// is beyond what the cursor has read. A page ends at the last row that the versions have read;
+    /// if no version is left, locks are read to the end of the range.
     fn read(&mut self, rows: &RowReader, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
         let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
         let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));

@@ -54,7 +54,8 @@ impl Snapshot {
     /// The value of a row; `None` if the row does not exist.
     ///
     /// # Errors
-    /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the key is empty.
+    /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the key is empty, or
+    ///   the keyspace is of another store.
     /// - [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge): the key exceeds
     ///   [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES).
     /// - [`ErrorKind::KeyspaceNotFound`](crate::ErrorKind::KeyspaceNotFound): the keyspace was

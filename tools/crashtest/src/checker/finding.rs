@@ -75,8 +75,8 @@ impl Finding {
         let transaction = history.transaction(txn).id;
         let mut involved = vec![txn];
         involved.extend(other);
-        // A transaction without a locked row has no commit timestamp, so one row of each must be
-        // kept.
+        // The excerpt has only the operations on these rows, and a transaction that locks none of
+        // them would have no commit timestamp there. So it needs a locked row of each transaction.
         let keys = involved.iter().filter_map(|txn| locked_rows(history, *txn).next()).collect();
         Self { symptom: Symptom { anomaly, transaction, key: None, expected, found }, involved, keys }
     }

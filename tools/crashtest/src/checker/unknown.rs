@@ -6,16 +6,18 @@
 //! the transaction gets a commit timestamp, and the sweep repeats, until no transaction of unknown
 //! outcome explains a remaining mismatch.
 //!
-//! The commit timestamp needs no search. It must be above the snapshot and the start of the
-//! transaction, and above every snapshot that shows one of the transaction's rows without its
-//! value. It must be at or below every snapshot that is evidence, and at or below the snapshot of
-//! the next transaction that locks one of the rows, or the two would conflict. Any unused timestamp
-//! between these bounds will do. If each transaction, in the order of upper bounds, takes the
-//! lowest unused one, all get a timestamp if that is possible. A transaction whose bounds
-//! contradict each other still counts as committed, and the sweep reports what does not fit.
+//! The commit timestamp needs no search. Its upper bound is the first snapshot that shows the
+//! value, or the snapshot of the next transaction that locks one of the rows, if that is lower:
+//! otherwise the two transactions would conflict. Its lower bounds are the transaction's own
+//! snapshot and start, and each snapshot below the upper bound that shows one of the transaction's
+//! rows without its value. Any unused timestamp between these bounds will do. If each transaction,
+//! in the order of upper bounds, takes the lowest unused one, all get a timestamp if that is
+//! possible. A transaction whose bounds contradict each other still counts as committed, and the
+//! sweep reports what does not fit.
 //!
 //! Deletions are harder, because all deletions look the same. Deletions are considered after all
-//! unique values. If several transactions may have deleted a row, each of them is tried.
+//! unique values. If several transactions may have deleted a row, some of them are tried, and the
+//! one that leaves the fewest errors is taken.
 
 use rustc_hash::FxHashMap;
 
