@@ -38,7 +38,7 @@ fn describe(page: &str, api: &mut String) {
     let own = own.split("<h2 id=\"deref-methods").next().unwrap_or_default();
     let own = own.split("<h2 id=\"implementors\"").next().unwrap_or_default();
     for declaration in between(own, "<pre class=\"rust item-decl\"><code>", "</code></pre>") {
-        let _ = writeln!(api, "    {}", text(declaration));
+        let _ = writeln!(api, "    {}", one_member_per_line(&text(declaration)));
     }
     for method in between(own, "<h4 class=\"code-header\">", "</h4>") {
         let _ = writeln!(api, "    {}", text(method));
@@ -73,6 +73,19 @@ fn text(html: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     // How rustdoc breaks long signatures is not part of the API.
     text.replace("( ", "(").replace(", )", ")").replace(" )", ")")
+}
+
+/// A long declaration with a line for each field, variant or method, without rustdoc's "Show 31
+/// fields".
+fn one_member_per_line(declaration: &str) -> String {
+    let Some((head, rest)) = declaration.split_once("Show ") else { return declaration.to_owned() };
+    let members = rest.split_once(' ').and_then(|(_count, rest)| Some(rest.split_once(' ')?.1)).unwrap_or(rest);
+    let separated = members
+        .replace("// Required methods ", "")
+        .replace("// Provided methods ", "")
+        .replace(", pub ", ",\n        pub ")
+        .replace(" fn ", "\n        fn ");
+    format!("{}\n        {separated}", head.trim_end())
 }
 
 /// Lines that only one of the texts has.
