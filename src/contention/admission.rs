@@ -1,8 +1,8 @@
 //! Admission: a limit of the attempts that run at once while there are conflicts.
 //!
 //! Under contention more running attempts make more conflicts and fewer commits. So for a while
-//! after each conflict an attempt needs a permit before it takes its snapshot. Excess attempts wait
-//! before they take a snapshot, so the snapshot is fresh when they start.
+//! after each conflict an attempt needs a permit. It waits for the permit before it takes its
+//! snapshot, so that the snapshot is fresh when the attempt starts.
 //!
 //! Without conflicts an attempt needs no permit, because a queue would only add a wait.
 
@@ -102,8 +102,8 @@ impl AdmissionController {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut permits = self.admission.permits.lock();
-        // A waiter that is neither notified nor queued has just been dequeued to get a permit; the
-        // next waiter must get this permit.
+        // A waiter that was dequeued owns a permit, even if it is not notified yet. So only one
+        // that is still queued has no permit to pass on.
         if !self.own.is_notified() && permits.remove(&self.own) {
             return;
         }

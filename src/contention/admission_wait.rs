@@ -66,7 +66,7 @@ pub enum WaitAction {
 pub struct AdmissionWait {
     requests: VecDeque<WaitRequest>,
     waiting: Option<ActiveWait>,
-    /// One deadline for all row-queue waits together, set at the first.
+    /// One deadline for all row-queue waits together, set when the first of them begins.
     row_queue_deadline: Option<Duration>,
     backoff_started: Option<Duration>,
     attempt: AttemptGuard,

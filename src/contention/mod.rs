@@ -9,7 +9,7 @@
 //!    one.
 //!
 //! While there are conflicts, first attempts and retries also wait for a [permit](admission), so
-//! that no more attempts run at once than make progress.
+//! that only as many attempts run at once as can make progress.
 //!
 //! # No deadlock, and no dependence
 //!

@@ -1,8 +1,8 @@
 //! Row queues: attempts that retry on a row run one after the other.
 //!
 //! A retry queues for all rows that its failed attempt wrote, before it begins. All attempts queue
-//! in the order of the rows' hashes, and for no further rows while they run. So tickets cannot
-//! deadlock. A hash collision of two rows only makes one attempt wait for the other.
+//! in the order of the rows' hashes, and an attempt that runs queues for no other row. So tickets
+//! cannot deadlock. A hash collision of two rows only makes one attempt wait for the other.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -32,7 +32,8 @@ impl RowQueues {
         self.0.lock().is_empty()
     }
 
-    /// The hashes to queue for, in the common order; none if the rows are too many.
+    /// The hashes to queue for, in the order that all attempts use; none if there are too many
+    /// rows.
     pub fn lock_order(rows: &[RowKey]) -> Vec<u64> {
         if rows.len() > ROW_QUEUE_ROWS_MAX {
             return Vec::new();

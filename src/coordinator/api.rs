@@ -1,8 +1,8 @@
 //! The [`Coordinator`] trait: what the store requires of a coordinator.
 //!
 //! A transaction reads at `read_ts`, is identified by `start_ts` and commits at `commit_ts`, with
-//! `read_ts <= start_ts < commit_ts`. If a transaction writes a row on which another one has
-//! committed above its `read_ts`, it gets a conflict.
+//! `read_ts <= start_ts < commit_ts`. A transaction that writes a row gets a conflict if another
+//! one has committed the row above this `read_ts`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::row::{KeyspaceId, Lock, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::write_set::WriteSet;
 
-/// How a transaction's rows are committed. Isolation and durability are the same for all.
+/// How a transaction's rows are committed. Isolation and durability do not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommitProtocol {
@@ -36,10 +36,10 @@ pub enum CommitProtocol {
 /// Whether replaced versions are kept, so that the store can be read at older timestamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HistoryRetention {
-    /// As at the last opening; a new store keeps no history.
+    /// The same as at the last opening; a new store keeps no history.
     #[default]
     Unchanged,
-    /// At least for this time after they were replaced.
+    /// Replaced versions are kept for at least this time.
     For(Duration),
     /// Not at all; versions that were kept are removed in the background.
     Disabled,
@@ -65,7 +65,8 @@ pub struct Watermarks {
     pub visible_ts: Timestamp,
     /// Commits up to this survive a power cut.
     pub durable_ts: Timestamp,
-    /// The oldest timestamp at which an active transaction or snapshot reads.
+    /// The oldest timestamp at which an active transaction or snapshot reads. Snapshots at an older
+    /// timestamp, from the history, do not count.
     pub oldest_read_ts: Timestamp,
     /// Number of distinct views in use.
     pub open_views: usize,
@@ -84,7 +85,7 @@ pub trait Coordinator: Send + Sync {
     fn begin(&self) -> Result<(Arc<ReadView>, TxnId)>;
 
     /// A view for a snapshot, with all acknowledged commits. On an exclusive engine, if commits are
-    /// durable by default, it has durable commits only.
+    /// durable by default, the view has durable commits only.
     fn snapshot(&self) -> Result<Arc<ReadView>>;
 
     /// A view of what was committed at or below `at`, from the history.
@@ -116,7 +117,8 @@ pub trait Coordinator: Send + Sync {
     /// The status that the primary's row shows; `None` if the row shows no status. Changes nothing.
     fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TxnStatus>>;
 
-    /// Adds to `wait` the waits of the next attempt, which writes these rows, after this conflict.
+    /// Adds to `wait` what the next attempt waits for after this conflict. `rows`: those that the
+    /// failed attempt wrote.
     fn plan_retry_wait(&self, wait: &mut AdmissionWait, rows: &[RowKey], conflict: &Conflict, attempt: u32);
 
     /// Begins a large transaction. `None`: not supported.
@@ -139,7 +141,7 @@ pub trait Coordinator: Send + Sync {
         None
     }
 
-    /// Blocks until every visible commit is durable, or every one up to `up_to`.
+    /// Blocks until every visible commit is durable; with `up_to`, only those up to this timestamp.
     fn sync(&self, up_to: Option<Timestamp>) -> Result<()>;
 
     /// The progress of commits; `None` if this coordinator does not record it.
@@ -152,8 +154,8 @@ pub trait Coordinator: Send + Sync {
         Ok(())
     }
 
-    /// Expires views older than `max_snapshot_age`, and requests a sync if a visible commit is not
-    /// durable. Returns the number of expired views.
+    /// Expires views that were replaced longer than `max_snapshot_age` ago, and requests a sync if
+    /// a visible commit is not durable. Returns the number of expired views.
     fn maintain(&self, _max_snapshot_age: Duration) -> usize {
         0
     }
@@ -170,8 +172,8 @@ pub trait Coordinator: Send + Sync {
         true
     }
 
-    /// Whether the GC horizon has reached `ts`: no transaction, snapshot or historical read will
-    /// read below it.
+    /// Whether the GC horizon has reached `ts`: from then on no transaction, snapshot or historical
+    /// read reads below `ts`.
     fn is_below_gc_horizon(&self, _ts: Timestamp) -> Result<bool> {
         Ok(false)
     }
@@ -211,8 +213,8 @@ pub trait LargeTxn: Send + Sync {
     /// Number of writes; a row that is written again counts again.
     fn writes(&self) -> u64;
 
-    /// Commits, after all rows are locked. After an error the transaction must be dropped, which
-    /// rolls it back unless the error is *undetermined*.
+    /// Commits; all rows must be locked before. After an error the transaction must be dropped. The
+    /// drop rolls it back, except after the error *undetermined*.
     fn commit(
         &mut self,
         conditions: &Arc<CommitConditions>,

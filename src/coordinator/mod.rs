@@ -13,12 +13,12 @@
 //!
 //! If the process dies in between, its locks stay as *orphan locks*. A lock does not show whether
 //! its transaction is committed; the primary does. So any reader or writer that finds an orphan
-//! lock can resolve it: it reads the primary and, unless the primary is committed, rolls it back,
-//! which is final. Then it rolls the orphan lock forward or back to the same status.
+//! lock can resolve it. It reads the primary; if the primary is not committed, it is rolled back,
+//! which is final. Then the orphan lock is rolled forward or back to the same status.
 //!
-//! Before the primary is rolled back, the owner of the lock must have ended. One process that has
-//! the engine to itself, and several that share an engine, detect this end differently, and other
-//! differences follow:
+//! The primary may be rolled back only once the owner of the lock has ended. How that is detected
+//! is one of the differences between a process that has the engine to itself and processes that
+//! share one:
 //!
 //! | | [`embedded`] | [`shared`] |
 //! |---|---|---|

@@ -36,7 +36,8 @@ impl ReadOnlyCoordinator {
     /// Opens the view, of the engine's present state.
     pub fn open(engine: &dyn Engine, env: Arc<dyn Env>) -> Result<Self> {
         let view = engine.snapshot()?;
-        // No timestamp above the high-water mark was ever allocated.
+        // No timestamp above the high-water mark was ever allocated, so this view shows every
+        // commit.
         let read_ts = read_high_water(engine)?;
         let check_locks = view.any_lock()?;
         let view = ReadView::new(read_ts, view, check_locks);

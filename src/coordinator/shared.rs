@@ -24,13 +24,13 @@
 //! writer gets a conflict and retries later.
 //!
 //! **Lost replies.** Every request may be repeated. After a lost reply the row is read and the step
-//! runs again: the row shows whether the first request took effect. If the row does not show
+//! runs again: mostly the row shows whether the first request took effect. If it does not show
 //! whether the commit point was reached, the commit is *undetermined*. A commit that is visible but
 //! could not be synced is *undetermined* as well.
 //!
-//! Transaction records stay at the primary, because a reader with an older snapshot may still check
-//! the status of one of its locks. They may be deleted only below the safe point, which this
-//! coordinator never advances.
+//! Transaction records stay at the primary, because a reader may still find a lock of the
+//! transaction in an older snapshot, and check its status. They may be deleted only below the safe
+//! point, which this coordinator never advances.
 
 use super::retention::Retention;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Lock, Mutation, RowKey, RowState, TxnId};
 use crate::timestamp::Timestamp;
 
-/// Retries of a change whose row has changed. Each means that another client made progress.
+/// Maximum retries of a step whose row was changed meanwhile: another client made progress then.
 const CONTENTION_RETRIES_MAX: u32 = 100_000;
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
@@ -200,7 +200,7 @@ impl SharedCoordinator {
             min_commit_ts: txn.start_ts.next(),
         };
         loop {
-            // A guess saves a read. If it is wrong, a precondition fails, and the row is returned.
+            // Guessing an untouched row saves a read. If that is wrong, the engine returns the row.
             let done =
                 self.run_step(row, txn.start_ts, Some(RowState::default()), |as_read| prewrite(as_read, &request))?;
             match done {

@@ -11,7 +11,7 @@ use crate::row::RowKey;
 /// Waits for a row that another client has locked, before a writer retries. With an engine that
 /// can watch a row, the wait can end when the lock is removed.
 pub trait LockWaiter: Send + Sync {
-    /// Blocks until the row may be unlocked, or for about `at_most`.
+    /// Blocks until the row is perhaps unlocked, for at most about `at_most`.
     fn wait(&self, row: &RowKey, at_most: Duration);
 }
 

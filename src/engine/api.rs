@@ -69,12 +69,13 @@ pub trait Engine: Send + Sync {
     /// Advances the safe point. A timestamp at or below the current one has no effect.
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError>;
 
-    /// Returns entries of the GC queue up to a commit timestamp, oldest first.
+    /// Returns at most `limit` entries of the GC queue, up to the commit timestamp `upto`, oldest
+    /// first. With `after`, only entries after this one are returned; `after` itself need not
+    /// exist.
     ///
     /// A row is queued when it is deleted, or when its replaced version is
-    /// [kept](crate::row::RowChange::archived_version). [`gc_done`](crate::row::RowChange::gc_done)
-    /// removes the entry. With `after`, only later entries are returned; `after` itself need not
-    /// exist.
+    /// [kept](crate::row::RowChange::archived_version). A change of the row removes the entries
+    /// whose timestamps it has in [`gc_done`](crate::row::RowChange::gc_done).
     fn gc_candidates(
         &self,
         after: Option<&GcEntry>,
@@ -83,9 +84,9 @@ pub trait Engine: Send + Sync {
     ) -> Result<Vec<GcEntry>, EngineError>;
 
     /// Returns a page of the records of transactions that began before a timestamp, in row order.
-    /// The page begins after the entry `after` and reads at most `limit` entries, at least one. If
-    /// the engine stores replaced versions beside the records, these entries count towards `limit`,
-    /// too.
+    /// The page begins after the entry `after`. At least one entry is read, and at most `limit`.
+    /// Entries that are read but not returned count, too: records of later transactions and, if the
+    /// engine stores them beside the records, replaced versions.
     fn txn_records(
         &self,
         before: Timestamp,
@@ -122,9 +123,9 @@ pub trait Engine: Send + Sync {
         WriteStallStats::default()
     }
 
-    /// Whether this store is a copy made by [`Engine::checkpoint`], and its checkpoint flag has not
-    /// been cleared. The leases of named locks in such a copy belong to the original store, and do
-    /// not apply to the copy.
+    /// Whether this store is a copy that [`Engine::checkpoint`] has made and whose checkpoint flag
+    /// has not been cleared. The leases of named locks in such a copy belong to the original store,
+    /// and do not apply to the copy.
     fn is_fresh_checkpoint(&self) -> bool {
         false
     }
@@ -164,11 +165,12 @@ pub struct Capabilities {
 pub enum ApplyResult {
     /// All changes are applied.
     Applied,
-    /// No change is applied: the row did not meet a precondition of the change at `index`.
+    /// No change of the batch is applied: the row of the change at `index` did not meet a
+    /// precondition.
     PreconditionFailed {
         /// The index of the change in the batch.
         index: usize,
-        /// The row that was found.
+        /// The row, as it was found.
         row: Box<RowState>,
     },
 }
@@ -188,7 +190,8 @@ pub trait EngineSnapshot: Send + Sync {
     }
     /// Reads a transaction record of a row.
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError>;
-    /// Reads a value of the data column.
+    /// Reads the value that the transaction which began at `start_ts` has stored in the data
+    /// column.
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Value>, EngineError>;
     /// Reads the newest replaced version that was committed at or below a timestamp, if history is
     /// kept.
@@ -205,8 +208,10 @@ pub trait EngineSnapshot: Send + Sync {
     /// Calls `visit` with the undecoded cells of the lock or write column, from the start of a
     /// range on, until `visit` returns `false`.
     ///
-    /// No lock is held: unlike [`OnCell`], `visit` may read and write the engine. An engine whose
-    /// scans hold a lock returns `false` and visits nothing.
+    /// No lock is held while `visit` runs: unlike [`OnCell`], it may read and write the engine.
+    /// Returns `true`. An engine that does not support this, for example because its scans hold a
+    /// lock, visits nothing and returns `false`. The cursor is used as in
+    /// [`scan_page`](Self::scan_page).
     fn scan_unlocked(
         &self,
         _column: Column,
@@ -238,7 +243,7 @@ pub trait EngineSnapshot: Send + Sync {
     }
 
     /// Reads and decodes a page of the lock column. A short page need not be the last one, but an
-    /// empty page means an empty range.
+    /// empty page means an empty range, if the limit is not 0.
     fn scan_locks(&self, page: &PageRequest<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
         let mut cells = PageBuffer::default();
         self.scan_page(Column::Lock, page, &mut cells)?;
@@ -252,8 +257,8 @@ pub trait EngineSnapshot: Send + Sync {
         cells.iter().map(|(row, record)| Ok((decode_row_key(row)?, decode_write(row, record)?))).collect()
     }
 
-    /// Whether any row has a lock. A corrupt lock counts as a lock; the error is returned by the
-    /// read that needs it.
+    /// Whether any row has a lock. A corrupt lock counts as a lock: its error is left to the read
+    /// that needs the lock.
     fn any_lock(&self) -> Result<bool, EngineError> {
         match self.scan_locks(&PageRequest { range: &RowRange::all(), backwards: false, limit: 1, cursor: None }) {
             Err(EngineError::Corruption(_)) => Ok(true),
@@ -261,8 +266,9 @@ pub trait EngineSnapshot: Send + Sync {
         }
     }
 
-    /// Reads the columns of a row, with the record of the transaction that began at `start_ts`.
-    /// `safe_point` stays zero, because the safe point belongs to the engine, not to a snapshot.
+    /// Reads the columns of a row, with the record of the transaction that began at `start_ts`. The
+    /// result's `safe_point` is zero, because the safe point belongs to the engine, not to a
+    /// snapshot.
     fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
         Ok(RowState {
             lock: self.lock(row)?,

@@ -6,7 +6,7 @@ use crate::option_ranges::OptionOutOfRange;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// A change may or may not have been applied. Also any failure of a read or a sync that no
+    /// A change may or may not have been applied; or a read or a sync has failed in a way that no
     /// other variant describes.
     #[error("the engine failed; the request may or may not have been applied: {0}")]
     Undetermined(String),

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::{EngineError, RowBatch};
 use crate::split_mix64::SplitMix64;
 
-/// The maximum number of delayed copies. When as many copies wait, the next call delivers the
-/// oldest.
+/// The maximum number of delayed copies. When this number is reached, the next call delivers the
+/// oldest copy.
 pub const LATE_COPIES_MAX: usize = 64;
 
 /// The probability of each fault, in per mille, and its limits. The default has no faults.
@@ -14,7 +14,7 @@ pub const LATE_COPIES_MAX: usize = 64;
 pub struct Faults {
     /// Requests that never arrive: they are not applied, and return [`EngineError::Undetermined`].
     pub lost_requests: u16,
-    /// Replies that never arrive: the request is applied and returns
+    /// Changes whose reply never arrives: they are applied, and return
     /// [`EngineError::Undetermined`].
     pub lost_replies: u16,
     /// Calls of [`Engine::apply`](super::Engine::apply) that apply only their first few batches,
@@ -159,7 +159,7 @@ impl FaultPlan {
         if happens { millis } else { 0 }
     }
 
-    /// Removes the delayed copies that arrive before this call.
+    /// Removes and returns the delayed copies that arrive before this call.
     pub fn due(&mut self) -> Vec<Late> {
         let surplus = (self.late.len() + 1).saturating_sub(LATE_COPIES_MAX);
         let mut due: Vec<Late> = self.late.drain(..surplus).collect();
@@ -173,8 +173,8 @@ impl FaultPlan {
         due
     }
 
-    /// Plans a delayed copy of the request, and its truncation. Returns how many of the batches
-    /// arrive; `None`: all of them.
+    /// Decides whether a delayed copy of the request is made, and whether the request itself is
+    /// truncated. Returns how many of the first batches arrive; `None`: all of them.
     pub fn plan_copies(&mut self, batches: &[RowBatch], arrives: bool) -> Option<usize> {
         let late = self.dice.happens(self.faults.late_duplicates);
         let by = self.dice.up_to(self.faults.late_by_max);

@@ -1,5 +1,5 @@
-//! A simulated machine: the [LSM storage](super::lsm) over a simulated disk and simulated tables.
-//! A power cut is an operation.
+//! A simulated machine whose power a test can cut: the [LSM storage](super::lsm) over a simulated
+//! disk and simulated tables.
 //!
 //! The crash harness runs its simulation on such a machine in place of a directory. The write-ahead
 //! log, memtables, flush and recovery are the real ones. At a power cut the disk tears and reorders
@@ -87,8 +87,8 @@ impl SimMachine {
     /// Opens the store, and creates it if it is missing.
     ///
     /// A memtable is switched when it has `memtable_bytes` bytes. `seed` is the seed of the log's
-    /// salts and of the memtables' hash. There is no flush thread: call
-    /// [`LsmStorage::run_background_once`].
+    /// salts and of the memtables' hash. There is no flush thread:
+    /// [`LsmStorage::run_background_once`] does its work when it is called.
     pub fn open(&self, memtable_bytes: usize, seed: u64) -> Result<SimMachineStorage, EngineError> {
         let mut rng = SplitMix64::new(seed);
         let options = LsmOptions {
@@ -123,14 +123,15 @@ impl SimMachine {
     }
 
     /// Kills the process. The log keeps everything that was written. The tables keep what was
-    /// synced. Of the rest they keep as much as RocksDB has flushed on its own, which the seed
-    /// decides: other batches were only in the memory of the process.
+    /// synced, and of the rest as much as the seed decides: as if RocksDB had flushed this part on
+    /// its own. All other batches were only in the memory of the process.
     pub fn kill(&self, seed: u64) {
         self.disk.kill();
         self.tables.crash(seed);
     }
 
-    /// Makes the `nth` matching call from here fail; 1 is the next.
+    /// Makes the `nth` matching call from here fail; 1 is the next. On the log's disk, `seed`
+    /// decides how much of the failing call is applied.
     pub fn fail(&self, fault: MachineFault, nth: u64, seed: u64) {
         match fault {
             MachineFault::WalWrite => self.disk.fail_nth(Some(CallKind::Write), nth, seed),
@@ -148,7 +149,7 @@ impl SimMachine {
         self.disk.fail_from(nth, seed);
     }
 
-    /// Whether a call has failed since the last crash.
+    /// Whether a call has failed since the last crash or kill.
     pub fn has_failed(&self) -> bool {
         self.disk.has_failed() || self.tables.has_failed()
     }

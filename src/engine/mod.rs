@@ -1,15 +1,16 @@
 //! The engine interface below the transaction protocol: what the protocol requires of the store of
 //! its rows.
 //!
-//! An engine promises only two things: *one row's columns can be checked and changed atomically*,
-//! and *a consistent snapshot of a recent state can be read*. An engine may promise more: its
-//! [`Capabilities`] say what. Capabilities are checked, never assumed: a batch of more rows than
-//! the engine can change atomically is rejected, not split.
+//! Every engine promises two things: *one row's columns can be checked and changed atomically*, and
+//! *a consistent snapshot of a recent state can be read*. What it promises beyond these is in its
+//! [`Capabilities`]. A batch of more rows than the engine can change atomically is rejected, not
+//! split.
 //!
-//! Preconditions are a closed set ([`Precondition`](crate::row::Precondition)). So an engine can
-//! check them where the rows are, in one round trip. A failed precondition returns the row that was
-//! found. Any other failure of a change is [`EngineError::Undetermined`]: the change may or may not
-//! have been applied, and only reading the rows shows which.
+//! Preconditions are values of a closed set ([`Precondition`](crate::row::Precondition)), not
+//! callbacks. So an engine can check them where the rows are, in one round trip. If one fails,
+//! nothing is changed, and the row is returned as it was found. After any error but
+//! [`EngineError::Limit`] the change may or may not have been applied, and only reading the rows
+//! shows which.
 //!
 //! | engine | what |
 //! |---|---|

@@ -36,8 +36,9 @@ pub struct PageRequest<'a> {
 /// A slot that keeps the engine's open iterator from one page of a scan to the next, so that the
 /// next page needs no seek.
 ///
-/// The content is private to the engine and belongs to one column and one snapshot. A request
-/// without a cursor is always valid. The iterator stays open as long as the cursor exists.
+/// The content is private to the engine, and belongs to one column and one snapshot. It only saves
+/// time: a request without the cursor returns the same cells. The iterator, which keeps its
+/// snapshot open, is closed when the range ends or the cursor is dropped.
 #[derive(Debug, Default)]
 pub struct ScanCursor(Mutex<Option<Box<dyn Any + Send>>>);
 

@@ -16,8 +16,7 @@ pub enum RowBatch {
     OnePhaseWrites(OnePhaseWrites),
 }
 
-/// The writes of a one-phase commit: each row gets its next version, all under one shared
-/// precondition.
+/// The writes of a one-phase commit: each row gets its next version, with the same preconditions.
 ///
 /// A bulk load commits large write sets. A [`RowChange`] for each row would take several times the
 /// memory. So engines should expand the batch one row at a time ([`OnePhaseWrites::change`]).
@@ -27,8 +26,7 @@ pub struct OnePhaseWrites {
     pub txn: TxnId,
     /// The commit timestamp of all versions.
     pub commit_ts: Timestamp,
-    /// The precondition of every row: no lock, and no commit after this timestamp. `None`: no
-    /// precondition.
+    /// Every row must have no lock, and no commit after this timestamp. `None`: no precondition.
     pub no_commit_after: Option<Timestamp>,
     /// The rows and their mutations.
     pub writes: Arc<WriteSet>,

@@ -1,4 +1,4 @@
-//! An engine in memory, in which a crash is an operation.
+//! An engine in memory that a test can crash.
 //!
 //! Each cell has a list of versions: pairs of batch number and value. A snapshot is a batch number;
 //! the current state is the newest version of each cell. A crash picks a batch number between the
@@ -22,7 +22,7 @@ use super::{EngineError, RowRange};
 /// An engine in memory.
 pub type SimEngine = LocalEngine<SimStorage>;
 
-/// The number of batches written up to and including a batch.
+/// The number of a batch: how many batches were written up to it, itself included.
 type BatchNumber = u64;
 type CellVersions = Vec<(BatchNumber, Option<Arc<[u8]>>)>;
 
@@ -32,7 +32,8 @@ pub struct SimStorage {
     state: Arc<Mutex<State>>,
     writing: Arc<crate::sync::Mutex<()>>,
     /// The incarnation of the process that has this handle: after a crash of the machine the handle
-    /// fails. `None`: a client of a simulated server, which survives a crash of the server.
+    /// fails. `None`: the handle of a client of a simulated server, which keeps working after a
+    /// crash of the server.
     incarnation: Option<u64>,
 }
 
@@ -61,7 +62,7 @@ struct State {
 pub struct CrashReport {
     /// The number of batches that were written but not synced.
     pub unsynced: u64,
-    /// How many of the unsynced batches are lost, which are the newest ones.
+    /// The number of unsynced batches that are lost. They are the newest ones.
     pub lost: u64,
 }
 
@@ -202,7 +203,7 @@ impl State {
     }
 }
 
-/// `BTreeMap::range` panics for an inverted range; here such a range is empty.
+/// Whether a range is inverted or empty. `BTreeMap::range` would panic for an inverted range.
 fn is_empty<T: Ord>(start: &Bound<T>, end: &Bound<T>) -> bool {
     match (start, end) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,

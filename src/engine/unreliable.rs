@@ -13,13 +13,12 @@
 //! out. A lost request may have a delayed copy: then the request is applied for the first time when
 //! the copy arrives.
 //!
-//! Not every request may be copied:
-//! - [`Engine::apply`] may be copied, because its changes carry the preconditions under which they
-//!   are valid. A change whose preconditions were checked elsewhere and removed must never cross a
-//!   network that duplicates.
-//! - Writes of metadata ([`Engine::write_meta`]) have no preconditions: they are duplicated
-//!   immediately, never later.
-//! - Reads, including those of snapshots, are only lost or delayed.
+//! Which requests may arrive twice depends on their kind:
+//! - Calls of [`Engine::apply`], immediately or much later: their changes carry the preconditions
+//!   under which they are valid. So a change whose preconditions were checked elsewhere and removed
+//!   must never cross a network that duplicates.
+//! - Other changes, such as [`Engine::write_meta`], only immediately: they have no preconditions.
+//! - Reads, those of snapshots included, never: they are only lost or delayed.
 //!
 //! A process with exclusive use of its engine calls it directly, without a network. So in front of
 //! an engine whose [`Capabilities::exclusive`] is true, set only [`Faults::delays`].

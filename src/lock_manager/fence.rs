@@ -25,8 +25,8 @@ pub struct FenceCondition {
 
 /// The conditions of a transaction: usually none, rarely more than one. An empty set, and a single
 /// condition that releases nothing, need no allocation. The size matters, because every submission
-/// has this type: with a `SmallVec` of one, which is 24 bytes larger, a commit without fences takes
-/// 7 % more instructions.
+/// contains such a set: with a `SmallVec` of one, which is 24 bytes larger, a commit without fences
+/// takes 7 % more instructions.
 #[derive(Clone, Default)]
 pub struct Fences(FenceSet);
 
@@ -91,7 +91,7 @@ pub struct InFlightFences(Fences);
 
 impl InFlightFences {
     /// Must be called before the submission can be decided: a commit that is decided before the end
-    /// of a grant must be counted in it.
+    /// of a grant must be counted in the grant.
     pub fn new(fences: &Fences) -> Self {
         fences.visit(|grant, _| {
             grant.state().fetch_add(1, Ordering::SeqCst);

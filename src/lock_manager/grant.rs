@@ -5,9 +5,9 @@
 //! is counted from before it is decided until it is visible. The leader of the commit pipeline
 //! reads the word when it decides the commit.
 //!
-//! So every fenced commit is either waited for or rejected. A commit that was decided before the
-//! end of the grant is in the number, and the next grant waits for it. A commit that is decided
-//! after the end is rejected, because the bit is set.
+//! So the next grant can rely on two facts. A fenced commit that was decided before the end and is
+//! not visible yet is in the number, so the next grant waits for it. One that is decided after the
+//! end is rejected, because the bit is set.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -265,7 +265,8 @@ impl Grant {
         LockLost { target: self.target(), token: self.token(), reason }
     }
 
-    /// Wakes `watcher` at the end of the grant, but not if the grant has ended already.
+    /// Registers `watcher`, to be woken when the grant ends or its lease is renewed. If the grant
+    /// has ended already, the watcher is not woken, so the caller must check that after this call.
     pub fn watch(&self, watcher: &Arc<Waiter>) {
         self.cold().watchers.lock().push(Arc::clone(watcher));
         // Orders the registration before any later end, which then finds the watcher. So an end

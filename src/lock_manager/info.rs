@@ -142,9 +142,9 @@ pub struct LockEntry {
     pub waiter_count: usize,
     /// The expired lease that this grant followed.
     pub took_over: Option<ExpiredLease>,
-    /// The ids of the requests that this request waits for: the last request ahead of it in the
-    /// queue that excludes it or that it may not pass; if there is none, a waiting conversion; if
-    /// there is none, the grants.
+    /// The ids of the requests that this request waits for directly: the last request ahead of it
+    /// in the queue that excludes it or that it may not pass. Without such a request: the waiting
+    /// conversion or, if no conversion waits either, the grants.
     pub blocked_by: Vec<u64>,
 }
 
@@ -161,13 +161,13 @@ pub struct LockTable {
     /// The longest time that a waiting request has waited so far.
     #[serde(rename = "longest_wait_s", with = "seconds")]
     pub longest_wait: Duration,
-    /// Cycles of requests that wait for each other, by their ids. A cycle that is listed has
-    /// existed: a second snapshot of the table found its requests with the same waits.
+    /// Cycles of requests that wait for each other, by their ids. A cycle is listed only if a
+    /// second snapshot of the table finds its requests with the same waits.
     ///
     /// The list may be incomplete: the search follows each wait once, so it may miss cycles that
-    /// share requests. It may also contain false cycles. All requests of one thread or task count
-    /// as its own, even if the guard was moved to another thread. A cycle through a semaphore ends
-    /// as soon as any of its holders releases.
+    /// share requests. It may also contain cycles that are no deadlock: all requests of one thread
+    /// or task count as its own, even if the guard was moved to another thread, and a cycle through
+    /// a semaphore ends as soon as any of its holders releases.
     pub wait_cycles: Vec<Vec<u64>>,
 }
 

@@ -11,8 +11,8 @@ use super::request_error::RequestError;
 use super::table::{self, EntryWithWaiter, LockTableContext, LockTotals};
 
 impl LockManager {
-    /// The entries of the first `most` holders of a name that are `wanted`, and the number of
-    /// requests that wait for the name.
+    /// The entries of the first `most` holders of a name for which `wanted` returns `true`, and the
+    /// number of requests that wait for the name.
     pub fn holders(
         &self,
         name: &str,

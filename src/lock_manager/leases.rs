@@ -39,8 +39,8 @@ impl LockManager {
 
     /// Ends the expired leases of the name, on behalf of `grant`, the first waiter. Returns the
     /// time to the next expiry. `None` if the request needs no timer: it is not the first waiter,
-    /// no lease blocks it, or the row of the blocking lease is being written, and the writer wakes
-    /// it.
+    /// no lease blocks it, or the row of the blocking lease is being written, and the writer will
+    /// wake the request.
     pub fn expire_blocking_leases(&self, grant: &Arc<Grant>, now: Duration) -> Option<Duration> {
         self.with_shard(&grant.name, |shard, wakes| {
             let entry = shard.get_mut(&grant.name)?;

@@ -2,9 +2,10 @@
 //! elsewhere, in the store's lock column.
 //!
 //! The map has 64 shards, each with a mutex. No call that may block is made under that mutex. A
-//! change collects the requests that it grants, and wakes each of them once, after the mutex is
-//! free; other waiting requests are not woken. A change also wakes the watchers of ended grants
-//! and, if the name has a lease, a new first waiter, which then arms its timer.
+//! change collects the requests whose wait it ends, mostly because they are granted, and wakes each
+//! of them once, after the mutex is free. Of the requests that still wait it wakes at most one: a
+//! new first waiter, if the name has a lease, to arm its timer. It also wakes the watchers of ended
+//! grants.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +39,7 @@ pub struct LockManager {
 }
 
 /// A `BTreeMap`, because its order makes simulated runs repeatable. The values are boxed, because
-/// each B-tree node has space for eleven.
+/// each B-tree node has space for eleven, used or not.
 pub(super) type Shard = BTreeMap<Arc<str>, Box<NamedLock>>;
 
 impl LockManager {
@@ -64,7 +65,8 @@ impl LockManager {
         self.shards.iter().map(Mutex::lock)
     }
 
-    /// Runs a change under the shard's mutex, and wakes its waiters after the mutex is free.
+    /// Runs a change under the shard's mutex, and wakes what the change has collected after the
+    /// mutex is free.
     pub(super) fn with_shard<T>(&self, name: &str, change: impl FnOnce(&mut Shard, &mut WakeList) -> T) -> T {
         let mut wakes = WakeList::default();
         let answer = change(&mut self.shard(name), &mut wakes);
@@ -87,8 +89,8 @@ impl LockManager {
         self.close_reason.get().map(String::as_str)
     }
 
-    /// Makes a request, which is granted immediately or waits; `waiter` makes the waiter that the
-    /// end of the wait wakes. Without `waiter`, a request that cannot be granted immediately is
+    /// Makes a request, which is granted immediately or waits. `waiter` makes the waiter that is
+    /// woken when the wait ends. Without `waiter`, a request that cannot be granted immediately is
     /// rejected.
     pub fn request(
         &self,
@@ -156,8 +158,8 @@ impl LockManager {
         })
     }
 
-    /// Ends a grant or cancels a waiting request. Returns whether it was in the queue. A lease that
-    /// had expired by `now` counts as lost.
+    /// Ends a grant or cancels a waiting request. Returns whether the name still had it. A lease
+    /// that had expired by `now` counts as lost.
     pub fn release(&self, grant: &Arc<Grant>, now: Duration) -> bool {
         self.with_shard(&grant.name, |shard, wakes| {
             let was_over = grant.is_lease_expired(now);

@@ -34,8 +34,8 @@ pub struct LockStats {
     /// it is ended. Grants that [`Store::release_lock`](crate::Store::release_lock) or the end of
     /// the store ends do not count.
     pub lost: u64,
-    /// Wake-ups of waiting requests: one for each that is granted, that the store ends, or whose
-    /// grant to convert has ended.
+    /// Wake-ups of waiting requests: one for each request that is granted, that ends with the
+    /// store, or whose grant to convert has ended.
     pub wakeups: u64,
 }
 

@@ -11,8 +11,8 @@
 //! I/O, clock or randomness. The [`LockManager`] is a sharded map from names to queues. Each
 //! request becomes a [`Grant`], whose state is one atomic word.
 //!
-//! The steps from one grant to the next are in the [store](crate::store)'s `named_locks::acquire`:
-//! end, drain, smallest `read_ts`, token, durable, check.
+//! The steps from the end of one grant to the use of the next are in the [store](crate::store)'s
+//! `named_locks::activate`. That file also has the reason for their order.
 
 mod cancel;
 mod fence;

@@ -5,7 +5,7 @@
 //! earlier, the next holder would wait for nothing, and a power cut could revert commits that it
 //! has read.
 //!
-//! Such ended grants are in `past`. Once a grant leaves no more than an unsynced commit, the
+//! Such ended grants are in `past`. Once an unsynced commit is all that a grant leaves, the
 //! timestamp of this commit is merged into `unsynced_commits`, and the grant is dropped.
 
 use std::sync::Arc;
@@ -33,8 +33,8 @@ pub struct NamedLock {
 struct EndedGrants {
     /// Ended grants with commits in flight or a lease row on disk.
     past: Vec<Arc<Grant>>,
-    /// The newest fenced commit of all other ended grants that later conflicting grants must find
-    /// durable, by mode: exclusive, shared, semaphore.
+    /// For all other ended grants, by their mode (exclusive, shared, semaphore): the newest fenced
+    /// commit that a later conflicting grant must find durable.
     unsynced_commits: [Timestamp; 3],
     /// The number of permits of the semaphores in the third entry of `unsynced_commits`.
     semaphore_permits: u32,
@@ -68,7 +68,7 @@ pub struct WakeList {
     pub lost: Vec<Arc<Grant>>,
     /// Waiters for the end of a grant.
     pub watchers: Vec<Arc<Waiter>>,
-    /// The first waiter, to arm the timer for the lease that blocks it.
+    /// A new first waiter, which must arm its timer for the lease that blocks it.
     pub front: Option<Arc<Grant>>,
 }
 
@@ -236,7 +236,7 @@ impl NamedLock {
 }
 
 impl EndedGrants {
-    /// Reduces grants with no commit in flight and no lease row to a timestamp.
+    /// Replaces each grant that has neither a commit in flight nor a lease row by a timestamp.
     fn merge(&mut self) {
         let Self { past, unsynced_commits: [exclusive, shared, semaphore], semaphore_permits: most, .. } = self;
         past.retain(|grant| {

@@ -15,12 +15,12 @@
 //!    the first request that is not granted: nothing passes
 //! ```
 //!
-//! So an exclusive request is passed at most once: by the shared requests that wait behind it when
-//! a shared request ahead of it reaches the front and is granted.
+//! So a waiting exclusive request is passed at most once: when a shared request ahead of it reaches
+//! the front and is granted, all shared requests that wait behind it are granted, too.
 //!
-//! All grants of a name have the same mode, so the first of them decides compatibility. A waiting
-//! request is never compatible with everything that precedes it, so a new request can only be
-//! granted immediately if the queue is empty. With these two facts each decision is O(1). At most
+//! All grants of a name have the same mode, so the first of them decides compatibility. While
+//! anything waits, no new request is compatible with all that precedes it, so a new request is
+//! granted immediately only if nothing waits. With these two facts each decision is O(1). At most
 //! one conversion waits: a second one is a deadlock, and is rejected.
 
 use std::collections::VecDeque;

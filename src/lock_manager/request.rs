@@ -8,7 +8,7 @@
 //! tasks share it. A wait is woken by its grant, by the end of the store and by its
 //! [`CancelToken`](super::CancelToken). A request that becomes the first waiter behind a lease is
 //! woken as well, to read when the lease expires. A wait has two timers: the timeout of the request
-//! and, for the first waiter, the expiry of the lease. Nothing polls.
+//! and, for the first waiter, the expiry of the lease. No wait polls at intervals.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,8 +138,8 @@ impl LockWait {
         self.request
     }
 
-    /// The present; for a request that was granted immediately, the time of the request, without
-    /// reading the clock.
+    /// The present time. For a request that was granted immediately: the time of the request, which
+    /// saves reading the clock.
     pub fn started_or_now(&self, env: &dyn Env) -> Duration {
         if self.request.grant.waiter().is_some() { env.elapsed() } else { self.started_at }
     }

@@ -84,7 +84,7 @@ pub(super) fn entries(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>
     entries
 }
 
-/// The entries of the first `most` unexpired grants that are `wanted`.
+/// The entries of the first `most` unexpired grants for which `wanted` returns `true`.
 pub(super) fn holders(
     head: &LockQueue<Arc<Grant>>,
     clock: &LockTableContext<'_>,

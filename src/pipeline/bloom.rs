@@ -1,8 +1,8 @@
 //! A Bloom filter that grows: which rows a large transaction may have locked.
 //!
-//! The filter has no false negatives. A few percent of all other rows are false positives; the only
-//! effect is that a commit of such a row makes the engine read the row. The filter takes two to
-//! four bytes per row; a map of locks would store the key of each row.
+//! The filter has no false negatives. A few percent of the rows that were not added are false
+//! positives; the only effect is that a commit of such a row makes the engine read the row. The
+//! filter takes two to four bytes per row; a map of locks would store the key of each row.
 
 use crate::row::RowKey;
 use crate::row_hash::row_hash;

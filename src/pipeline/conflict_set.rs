@@ -6,9 +6,10 @@
 //!
 //! # Slots
 //!
-//! There is a fixed number of slots, one row each. A commit takes the slot that its row hashes to,
-//! and the commit of the row that it evicts raises the slot's low water. So if a row is not in its
-//! slot, its last commit is at or below the low water:
+//! The number of slots is fixed, and each has the last commit of one row. A commit goes to the slot
+//! that its row hashes to. If another row is in the slot, that row is evicted, and its commit
+//! raises the slot's low water. So a row that is not in its slot was last committed at or below the
+//! slot's low water:
 //!
 //! | row | last commit |
 //! |---|---|
@@ -23,17 +24,17 @@
 //! # Commits of many rows
 //!
 //! A bulk load would evict every row. So a commit of many rows is recorded as one range: its
-//! timestamp is a low water for the rows from its lowest to its highest. Two loads in different key
-//! ranges do not affect each other. When there are more than [`RANGE_COMMITS_MAX`] ranges, the
-//! oldest becomes a low water for all rows.
+//! timestamp is a low water for the rows from its lowest to its highest, also for those in a slot.
+//! Two loads in different key ranges do not affect each other. When there are more than
+//! [`RANGE_COMMITS_MAX`] ranges, the oldest becomes a low water for all rows.
 //!
 //! # Lock-only commits
 //!
 //! A lock-only commit (`get_for_update`) leaves no version, so the engine cannot find it by reading
 //! the row. When such a row is evicted from its slot, it moves to a map. When the map is full, its
-//! older half is removed and raises a second low water: every row conflicts with a `read_ts` below
-//! it. Such a conflict may be spurious, but only a transaction older than many lock-only commits
-//! gets it, and the retry has a newer snapshot.
+//! older half is removed and raises a second low water. A transaction with a `read_ts` below this
+//! low water conflicts on every row. Such a conflict may be spurious, but only a transaction older
+//! than many lock-only commits gets it, and the retry has a newer snapshot.
 //!
 //! FoundationDB's resolvers have a `ConflictSet` for the same purpose. The term *low water* is from
 //! CockroachDB's timestamp cache.
@@ -86,7 +87,7 @@ pub enum LastCommit {
     /// At or before the timestamp.
     NotAfter,
     /// After the timestamp, at the returned timestamp. For an evicted lock-only commit the returned
-    /// timestamp is only an upper bound, so the conflict may be spurious.
+    /// timestamp may be only an upper bound, and the conflict spurious.
     After(Timestamp),
     /// Not in memory: the row must be read.
     Unknown,

@@ -1,8 +1,9 @@
 //! The end of a pipeline: a failure, or an orderly close. Either is permanent.
 //!
 //! Any error of a write or a sync fails the pipeline before a waiting call is woken (fail-stop).
-//! From then on no call succeeds until the store is opened again. A sync that succeeds after a
-//! failed sync proves nothing about the pages that the failed sync has lost.
+//! From then on, until the store is opened again, no transaction begins or commits, and no sync
+//! succeeds: a sync after a failed one would prove nothing about the pages that the failed one has
+//! lost.
 
 use std::sync::{Arc, OnceLock};
 

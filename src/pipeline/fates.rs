@@ -3,8 +3,8 @@
 //! The rows are authoritative. For transactions that this process has finished, the table saves the
 //! read of the primary. A committed transaction with locks left, and a rolled-back large
 //! transaction, have an entry from their end until their last lock is removed. The entry of a
-//! committed transaction is made before a view that shows the commit is published, so every such
-//! view checks locks.
+//! committed transaction is made before a view that shows the commit is published. So every view
+//! that is published while locks are left, and shows the commit, checks locks.
 //!
 //! | fate | the transaction | its locks |
 //! |---|---|---|

@@ -28,16 +28,17 @@
 //! conflicting commits can both pass their checks before either is written; to prevent this, rows
 //! need latches, or commits need a second check in log order.
 //!
-//! Queue, timestamps and log have the same order, so a crash leaves a prefix by timestamp. All that
-//! was decided is in the leader's memory, so a check needs no latches and no set of commits in
-//! flight. Only the leader publishes views, so no view at or above a commit timestamp exists before
-//! that commit is applied. One-phase commit depends on this order.
+//! With one leader, queue, timestamps and log have the same order, so a crash leaves a prefix by
+//! timestamp. All that was decided is in the leader's memory, so a check needs no latches and no
+//! set of commits in flight. Only the leader publishes views, so no view at or above a commit
+//! timestamp exists before that commit is applied. One-phase commit depends on this order.
 //!
 //! A commit is visible microseconds after its check, so transactions on hot rows rarely conflict. A
 //! committer without competition is its own leader, so no other thread is involved.
 //!
-//! A round is a write group of RocksDB, with the conflict check inside. RocksDB's leader writes
-//! batches that were validated before, so a conflict check there needs a latch or a second pass.
+//! A round is like a write group of RocksDB, but has the conflict check inside. RocksDB's leader
+//! writes batches that were validated before, so a conflict check there needs a latch or a second
+//! pass.
 //!
 //! # A check that needs a read
 //!

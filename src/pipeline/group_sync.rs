@@ -1,9 +1,9 @@
 //! Group sync: when a commit is durable, and how its committer waits for the sync.
 //!
-//! A commit is visible once it is applied, and its rows are then free for other commits. A commit
-//! is *durable* once a sync has returned that began after the commit was visible. The log is
-//! recovered as a prefix, so one number is enough: every commit at or below `durable_ts` survives a
-//! power cut.
+//! A commit is visible once a published view shows it; from then on its rows are free for other
+//! commits. It is *durable* once a sync has returned that began after the commit was visible. The
+//! log is recovered as a prefix, so one number is enough: every commit at or below `durable_ts`
+//! survives a power cut.
 //!
 //! ```text
 //!   S = visible view          sampled first: later commits may not be in this sync
@@ -22,8 +22,8 @@
 //!
 //! 1. The sync that covers `c` sampled a view `S` with `S.read_ts >= c`.
 //! 2. `S` was published after the write of every commit at or below `S.read_ts` had returned, and
-//!    it was sampled before `engine.sync` was called. So all these frames are in the log when the
-//!    sync begins, and on the disk when it returns.
+//!    it was sampled before `engine.sync` was called. So the frames of all these commits are in the
+//!    log when the sync begins, and on the disk when it returns.
 //! 3. The transaction has read at `read_ts < c`, so all commits that it has read are before `c` in
 //!    the same log.
 //! 4. The log is recovered as a prefix, so no commit survives without all earlier ones.
@@ -31,7 +31,8 @@
 //!    that succeeds proves nothing, because the kernel may have dropped the failed pages
 //!    (PostgreSQL's "fsyncgate").
 //!
-//! A transaction without writes waits until `durable_ts >= read_ts`, for the same reason.
+//! A transaction without writes waits until `durable_ts >= read_ts`, so that it returns nothing
+//! that a power cut could take back.
 //!
 //! # Grouping
 //!
@@ -85,7 +86,7 @@ struct State {
     running: bool,
     /// Number of syncs that have begun.
     started: u64,
-    /// The newest commit that the last begun sync covers, if that sync succeeds.
+    /// The sync that began last covers the commits up to this one, if it succeeds.
     covers_ts: Timestamp,
     /// Another sync was requested since the last one began.
     requested: bool,
@@ -181,9 +182,9 @@ impl GroupSync {
         durable
     }
 
-    /// Returns once everything written before this call is durable, metadata included. Like all
-    /// syncs, it never runs concurrently with another sync: if one of two concurrent syncs failed,
-    /// it could lose pages that the other then reports as durable.
+    /// Returns once everything written before this call is durable, metadata included. This sync,
+    /// like all others, never runs concurrently with another one: if one of two concurrent syncs
+    /// failed, it could lose pages that the other then reports as durable.
     pub fn sync_now(&self) -> Result<()> {
         self.parts.failure.check_open()?;
         self.join_sync(Timestamp::MAX).map_or(Ok(()), |role| self.run_role(role))?;
@@ -205,7 +206,8 @@ impl GroupSync {
         self.run_role(role)
     }
 
-    /// Returns once the sync has ended. A failure of the pipeline ends the wait as well.
+    /// Returns once the sync of this role has ended. A follower's wait also ends, without an error,
+    /// when the pipeline fails.
     fn run_role(&self, role: SyncRole) -> Result<()> {
         match role {
             SyncRole::Leader(view) => self.sync_with(view),

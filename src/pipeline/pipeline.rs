@@ -144,15 +144,15 @@ impl Pipeline {
         self.commits.submit(submission, timer)
     }
 
-    /// Applies changes that belong to no running transaction. The changes have no conditions but
-    /// their preconditions, and are not synced.
+    /// Applies changes that belong to no running transaction. Only their preconditions can reject
+    /// them, and no sync is made for them.
     pub fn submit_internal(&self, changes: Vec<RowChange>, kind: SubmissionKind) -> Result<SubmitResult> {
         let (batch, conditions) = (changes.into(), Arc::default());
         self.submit(Submission { batch, kind, durable: false, conditions, attempt: None }, &TxnTimer::default())
     }
 
-    /// Returns once everything queued before this call is visible or rejected: an empty submission
-    /// passes through the queue.
+    /// Returns once everything queued before this call is visible or rejected: this call submits an
+    /// empty batch, which passes through the same queue.
     pub fn drain(&self) -> Result<()> {
         self.submit_internal(Vec::new(), SubmissionKind::NoCommit).map(drop)
     }
@@ -183,7 +183,7 @@ impl Pipeline {
         Ok(visible)
     }
 
-    /// Requests a sync if what is visible is not durable.
+    /// Requests a sync if a visible commit is not durable yet.
     pub fn request_sync(&self) {
         if self.sync.durable_ts() < self.views.visible().read_ts {
             self.sync.request_sync();
@@ -198,7 +198,8 @@ impl Pipeline {
         self.drain()
     }
 
-    /// Adds a wait for a live transaction to unlock the row.
+    /// Makes `wait` also wait until the running transaction that has locked `row` releases the
+    /// lock.
     pub fn wait_for_unlock(&self, wait: &mut AdmissionWait, row: &RowKey) {
         let (engine, probed, first_ts) = (Arc::clone(&self.engine), row.clone(), self.fates.first_ts());
         let is_locked = move || engine.read_row(&probed, first_ts).is_ok_and(|found| found.lock.is_some());

@@ -10,9 +10,9 @@
 //! | locks of large transactions | a [Bloom filter](super::bloom) each | 2 to 4 bytes a row |
 //! | last commits | a [conflict set](super::conflict_set) | a fixed number of slots |
 //!
-//! Commits of earlier incarnations are at or below every `read_ts`, so they conflict with nothing.
-//! But locks of earlier incarnations may be left. Until the sweep has resolved all of them, memory
-//! cannot prove that a row has no lock.
+//! Commits of earlier incarnations are at or below every `read_ts` of this one, so they conflict
+//! with nothing. But locks of earlier incarnations may be left. Until the sweep has resolved all of
+//! them, memory cannot prove that a row has no lock.
 //!
 //! | precondition | then |
 //! |---|---|
@@ -23,7 +23,7 @@
 //! The memory errs on one side: it never reports a changed row as unchanged.
 //!
 //! FoundationDB's resolvers check commits in the same way, from the recent commits in memory, but
-//! reject a transaction that is older than these commits.
+//! reject a transaction that is older than what they remember.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -42,12 +42,12 @@ use crate::tunables::ROW_ENTRIES_MAX;
 pub struct LeaderMemory {
     /// Rows that two-phase transactions have locked.
     row_locks: HashMap<RowKey, LockVersion>,
-    /// Rows that large transactions may have locked, by their `start_ts`.
+    /// For each large transaction, by its `start_ts`: the rows that it may have locked.
     large_txns: HashMap<Timestamp, RowBloomFilter>,
     conflict_set: ConflictSet,
 }
 
-/// State of the rest of the pipeline that the check depends on.
+/// What the check depends on besides the leader's memory.
 #[derive(Clone, Copy)]
 pub struct Facts {
     /// Transactions with an earlier `start_ts` belong to an earlier incarnation.
@@ -186,7 +186,7 @@ struct Prechecker<'a> {
 }
 
 impl Prechecker<'_> {
-    /// Proves the shared precondition for all rows or for none.
+    /// All rows have the same preconditions, which are proven for all rows or for none.
     fn check_one_phase(&self, versions: &mut OnePhaseWrites) -> Precheck {
         let Some(ts) = versions.no_commit_after else { return Precheck::Proven };
         for row in versions.writes.keys() {

@@ -20,8 +20,8 @@ pub struct QueuedSubmission {
 }
 
 impl CommitQueue {
-    /// Adds an entry. Returns whether its committer becomes the leader; otherwise the next round of
-    /// the present leader takes the entry.
+    /// Adds an entry. Returns whether its committer becomes the leader; otherwise the next round
+    /// takes the entry.
     pub fn push(&mut self, entry: QueuedSubmission) -> bool {
         self.entries.push(entry);
         !std::mem::replace(&mut self.has_leader, true)

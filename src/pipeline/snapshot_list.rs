@@ -2,10 +2,11 @@
 //!
 //! An engine snapshot keeps all that a view reads, but conflicts are checked against the newest
 //! versions. If GC removed the tombstone of a row that was deleted after a view was published, a
-//! writer with this view would miss the conflict. So the oldest current view limits GC until the
-//! view is dropped or expires, and a transaction with an expired view cannot commit.
+//! writer with this view would miss the conflict. So the oldest view limits GC until it is dropped
+//! or expires, and a transaction with an expired view cannot commit.
 //!
-//! Views of earlier timestamps belong to snapshots, which write nothing, so they do not limit GC.
+//! *Historical* views, opened at a timestamp of the past, do not limit GC: they belong to
+//! snapshots, which write nothing.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ use crate::timestamp::Timestamp;
 pub struct SnapshotList {
     /// Views that were the newest when they were added, oldest first.
     current: VecDeque<SnapshotEntry>,
-    /// Views of earlier timestamps, in the order in which they were added.
+    /// Historical views, in the order in which they were added.
     historical: VecDeque<SnapshotEntry>,
     /// Number of entries at which inactive ones are removed.
     prune_at: usize,
@@ -52,7 +53,7 @@ impl SnapshotList {
         self.current.push_back(SnapshotEntry { read_ts: view.read_ts, view: Arc::downgrade(view), replaced_at: None });
     }
 
-    /// Adds a view of an earlier timestamp. Its age counts from `now`.
+    /// Adds a historical view. Its age counts from `now`.
     pub fn add_historical(&mut self, view: &Arc<ReadView>, now: Duration) {
         self.prune();
         self.historical.push_back(SnapshotEntry {
@@ -83,8 +84,8 @@ impl SnapshotList {
         self.current.iter().chain(&self.historical).filter(|published| published.is_active()).count()
     }
 
-    /// Expires the views that were replaced earlier than `before`; returns how many of them had not
-    /// expired yet.
+    /// Expires the views whose age counts from a time before `before`; returns how many of them had
+    /// not expired yet.
     pub fn expire(&self, before: Duration) -> usize {
         let mut ended = 0;
         for views in [&self.current, &self.historical] {

@@ -28,15 +28,15 @@ pub enum SubmissionKind {
     PrewriteLarge,
     /// Records that a rolled-back large transaction has no lock left.
     FinishRollback { start_ts: Timestamp },
-    /// Removes versions and tombstones that no snapshot needs. The engine always checks the
-    /// preconditions by reading the rows.
+    /// Removes versions and tombstones that no snapshot needs. The engine always checks
+    /// `NoCommitAfter` by reading the row, because the leader's memory also has lock-only commits.
     Gc,
     /// Other changes, which commit nothing, such as prewrites.
     NoCommit,
 }
 
 impl SubmissionKind {
-    /// Whether the transaction is committed once this is applied.
+    /// Whether applying the changes is what commits the transaction.
     pub fn commits(self) -> bool {
         matches!(self, Self::Commit | Self::CommitPrimary)
     }
@@ -67,10 +67,11 @@ pub enum SubmitResult {
 /// Why a submission was rejected.
 #[derive(Debug)]
 pub enum Rejection {
-    /// The row has a commit at this timestamp, after the snapshot of the transaction.
+    /// The row was committed after the snapshot of the transaction, at this timestamp. For a
+    /// lock-only commit the timestamp may be only an upper bound, and the conflict spurious.
     WriteConflict(RowKey, Timestamp),
     /// Another transaction has locked the row, or the row's lock is not the one that the change
-    /// expects. With the version of the lock that was found.
+    /// expects. The second field is the version of the lock that was found.
     LockConflict(RowKey, Option<LockVersion>),
     /// A precondition does not hold for the row as the engine read it.
     PreconditionFailed(RowKey, Box<RowState>),

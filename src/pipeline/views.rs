@@ -42,7 +42,7 @@ impl Views {
     }
 
     /// Publishes a view of all that is applied. Only the leader calls this. `newest` is the newest
-    /// commit among the changes. If there is none, and the need for lock checks has not changed,
+    /// commit since the last call. Without one, and if the need for lock checks has not changed,
     /// the present view stays. Returns whether the view was replaced.
     pub fn publish(&self, newest: Option<Timestamp>, now: Duration) -> Result<bool> {
         let (read_ts, checked_locks) = {
@@ -76,15 +76,15 @@ impl Views {
         Timestamp::from_u64(self.acked_ts.load(Ordering::Acquire))
     }
 
-    /// The oldest timestamp at which a current or future transaction reads. Snapshots of earlier
-    /// timestamps are not counted.
+    /// The oldest timestamp at which a current or future transaction reads. Historical and expired
+    /// views are not counted.
     pub fn oldest_read_ts(&self) -> Timestamp {
         let visible = self.visible().read_ts;
         self.snapshots.lock().oldest_read_ts().map_or(visible, |oldest| oldest.min(visible))
     }
 
-    /// Registers a view of an earlier timestamp, so that it expires and is counted by
-    /// [`Views::open`].
+    /// Registers a historical view, which was opened at a timestamp of the past, so that it expires
+    /// and is counted by [`Views::open`].
     pub fn add_historical(&self, view: &Arc<ReadView>) {
         self.snapshots.lock().add_historical(view, self.env.elapsed());
     }
@@ -94,8 +94,8 @@ impl Views {
         self.snapshots.lock().count()
     }
 
-    /// Expires the views that were replaced longer ago than `age`; returns how many had not expired
-    /// yet.
+    /// Expires the views that were replaced (historical ones: opened) longer ago than `age`;
+    /// returns how many of them had not expired yet.
     pub fn expire(&self, age: Duration) -> usize {
         self.snapshots.lock().expire(self.env.elapsed().saturating_sub(age))
     }

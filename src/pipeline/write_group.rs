@@ -45,8 +45,8 @@ impl WriteGroup {
                 Some(ts) => {
                     if fences.any_buffered() {
                         // After `on_visible`, the next holder of the named lock may depend on this
-                        // commit, even before the committer gets its reply. So durable snapshots
-                        // must include the commit from here on.
+                        // commit: without a sync, and even before the committer gets its reply. So
+                        // durable snapshots must include the commit from here on.
                         views.note_acked(ts);
                     }
                     fences.on_visible(ts);

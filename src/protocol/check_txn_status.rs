@@ -10,18 +10,17 @@
 //! | none of these | it never prewrote its primary: rolled back |
 //! | none of these, and `start_ts` is below the safe point | unknown: its records are deleted |
 //!
-//! If the row shows none of these, the check writes a rollback record before it returns, so that
-//! the status cannot change later. Records are deleted only after all locks of their transaction
-//! are resolved. So if `start_ts` is below the safe point, the lock that led to the check is
-//! already resolved.
+//! In the third case of the table the check writes a rollback record before it returns, so that the
+//! status cannot change later. In the fourth case the lock that led to the check is already
+//! resolved, because records are deleted only after all locks of their transaction are resolved.
 //!
 //! The row does not show whether the owner of a pending transaction still runs. On an exclusive
 //! engine the process itself has that information and passes [`OwnerLiveness::Ended`]. On a shared
 //! engine the check compares the lock's time to live with the oracle's timestamps, never with a
 //! local clock.
 //!
-//! A reader does not wait for a running transaction: it pushes the lock's `min_commit_ts`, so the
-//! owner can commit only above the reader's timestamp.
+//! On a shared engine a reader does not wait for a running transaction. It pushes the lock's
+//! `min_commit_ts`, so the owner can commit only above the reader's timestamp.
 
 use super::rollback::rollback_by_resolver;
 use super::{Rollback, Step, StepError, own_lock, recorded_status};
@@ -62,7 +61,7 @@ pub struct CheckTxnStatus {
     pub row: RowKey,
     /// The transaction.
     pub txn: TxnId,
-    /// Whether its owner still runs.
+    /// How the check decides whether the owner still runs.
     pub liveness: OwnerLiveness,
 }
 

@@ -9,11 +9,11 @@
 //! So the status has a record of its own until the last lock is removed. If one change commits all
 //! rows, no record is needed.
 //!
-//! On a secondary the same function rolls forward, for the owner and for resolvers. The status is
-//! final, so rolling forward is idempotent and may run concurrently.
+//! On a secondary the function `commit` rolls forward, for the owner and for resolvers. The status
+//! is final, so rolling forward is idempotent and may run concurrently.
 //!
-//! If a replaced version's value is in the data column, that cell is deleted too, unless history is
-//! kept. An older reader still sees the value in its engine snapshot.
+//! Without history, the value of the replaced version is deleted from the data column, if it is
+//! there. An older reader still sees the value in its engine snapshot.
 
 use super::{Step, StepError, own_lock, recorded_status};
 use crate::row::{
@@ -117,7 +117,8 @@ fn lock_only_record(row: &RowState, txn: TxnId, commit_ts: Timestamp) -> WriteRe
     }
 }
 
-/// Archives or deletes the version that the change overwrites.
+/// Moves the version that the change overwrites to the history or, if `keep` is not set, deletes
+/// its out-of-line value.
 pub(super) fn retire_old_version(row: &RowState, keep: bool, change: &mut RowChange) {
     let Some(replaced) = &row.write else { return };
     if keep {

@@ -1,6 +1,6 @@
 //! Garbage collection of one row: removes tombstones and replaced versions that no reader needs.
 //!
-//! From a tombstone, a transaction with an older snapshot detects that the row was written after
+//! From a tombstone, a transaction with an older snapshot detects that the row was deleted after
 //! this snapshot. Once no transaction reads below the tombstone, it means the same as an absent
 //! row, and GC deletes it.
 //!
@@ -8,16 +8,16 @@
 //! that replaced it. Once the replacing commit is at or below the GC horizon, GC deletes the
 //! version and its out-of-line value.
 //!
-//! The GC queue has an entry for each tombstone and each replaced version, by the row and the
-//! commit timestamp of the deletion or of the replacing write. If a deleted row was written again,
-//! its newest version stays. If the row is locked, the tombstone and its entry stay for a later
-//! pass.
+//! The GC queue has an entry for each tombstone and each replaced version. The entry names the row
+//! and the commit timestamp of the deletion or of the replacing write. If a deleted row was written
+//! again, its newest version stays. If the row is locked, the tombstone and its entry stay for a
+//! later pass.
 
 use super::lock_unchanged;
 use crate::row::{CellChange, Precondition, RowChange, RowKey, RowState, StoredValue, WriteRecord};
 use crate::timestamp::Timestamp;
 
-/// The GC queue's entries of one row, all of them below every timestamp that is still read.
+/// The GC queue's entries of one row, all of them at or below the GC horizon.
 #[derive(Clone, Debug)]
 pub struct GcRequest {
     /// The row.
@@ -46,7 +46,8 @@ impl From<&WriteRecord> for OldVersion {
     }
 }
 
-/// Removes the replaced versions, and the tombstone if it is still the row's newest version.
+/// Removes the replaced versions, and the tombstone if it is still the row's newest version and the
+/// row has no lock.
 pub fn gc_row(row: &RowState, request: &GcRequest) -> RowChange {
     let mut change = RowChange::new(request.row.clone(), Timestamp::ZERO);
     change.gc_done.clone_from(&request.replaced_at);

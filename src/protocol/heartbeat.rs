@@ -14,7 +14,7 @@ pub struct Heartbeat {
     pub row: RowKey,
     /// The transaction whose lock it is.
     pub txn: TxnId,
-    /// The least time to live of the lock, in milliseconds after `start_ts`.
+    /// The lock's time to live becomes at least this, in milliseconds after `start_ts`.
     pub ttl_ms: u64,
 }
 

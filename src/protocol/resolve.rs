@@ -19,7 +19,7 @@ pub struct Resolve {
     pub status: TxnStatus,
     /// Whether the replaced version is kept as history.
     pub keep_old_version: bool,
-    /// Whether a lock-only commit is recorded at the row, as on a shared engine.
+    /// See [`CommitRow::record_lock_only`].
     pub record_lock_only: bool,
 }
 

@@ -18,8 +18,9 @@ pub struct Rollback {
     pub txn: TxnId,
 }
 
-/// Rolls back for a resolver. If the safe point has passed the transaction, all its locks are
-/// resolved and its records are being deleted, so no new record may be written.
+/// Rolls back for a resolver. Without a lock, this does nothing if the safe point has passed the
+/// transaction: all its locks are resolved and its records are being deleted, so no new record may
+/// be written.
 pub(super) fn rollback_by_resolver(row: &RowState, request: &Rollback) -> Result<Step<()>, StepError> {
     let start_ts = request.txn.start_ts;
     if own_lock(row, request.txn).is_none() && start_ts < row.safe_point {
@@ -34,8 +35,9 @@ pub(super) fn rollback_by_resolver(row: &RowState, request: &Rollback) -> Result
     Ok(step)
 }
 
-/// The change that deletes an own lock without leaving a record. Only for an owner that will not
-/// commit and has no requests in flight, as on an exclusive engine.
+/// The change that deletes the transaction's lock without leaving a record. Only for a transaction
+/// that is not and will not be committed, and that has no request in flight, as on an exclusive
+/// engine.
 pub fn release_lock(row: &RowState, request: &Rollback) -> Option<RowChange> {
     let own = own_lock(row, request.txn)?;
     let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);

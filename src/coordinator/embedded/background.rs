@@ -77,7 +77,7 @@ impl BackgroundWork {
         let mut next_gc = Duration::ZERO;
         while !stopping.load(Ordering::Acquire) {
             // An error does not stop the other work: either the store has already failed, or a row
-            // is damaged, and the next read of that row reports the damage.
+            // or an entry is damaged, which `Store::verify` reports.
             let mut more = self.sweep(&mut sweep);
             more |= self.clean_up(stopping);
             if gc.is_running() || env.elapsed() >= next_gc {
@@ -90,8 +90,8 @@ impl BackgroundWork {
             for (name, task) in &self.tasks {
                 let _ = task().inspect_err(|why| self.log_failure(name, why));
             }
-            // Checked again: a task may have consumed the wake-up of `stop`, which sets the flag
-            // before the wake-up.
+            // Checked again: a task may have consumed the wake-up of `stop`. The flag was set
+            // before that wake-up.
             if !more && !stopping.load(Ordering::Acquire) {
                 parker.park(Some(IDLE_INTERVAL));
             }

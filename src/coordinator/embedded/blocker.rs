@@ -1,6 +1,6 @@
 //! What prevents a commit: a lock that can be resolved, or a conflict.
 //!
-//! A commit is rejected because a row has a newer version or a lock. A newer version is a conflict.
+//! A row rejects a commit if it has a newer version or a lock. A newer version is a conflict.
 //! The lock of a running transaction is a conflict as well: row locks are try-locks, and a commit
 //! never waits for a row lock. The lock of a finished transaction is resolved, and the commit is
 //! submitted again.
@@ -16,8 +16,8 @@ use crate::timestamp::Timestamp;
 
 /// Resolves the blocking lock, or returns the conflict.
 ///
-/// Locks of the blocking transaction on the following `keys` are resolved as well. A large
-/// transaction leaves many locks, and each would reject the batch again.
+/// If the engine has read the lock, locks of the same transaction on the next `keys` are resolved
+/// as well: a large transaction leaves many locks, and each would reject the batch again.
 pub fn resolve_blockers<'a>(
     rows: &Rows,
     keys: impl Iterator<Item = &'a RowKey>,

@@ -7,8 +7,8 @@
 //! resolve the locks that they find. After the last lock, the transaction record and the fate are
 //! deleted, in this order.
 //!
-//! If the process dies in between, the next incarnation resolves the locks as orphan locks. Until
-//! then, a committed transaction has its record at the primary. The primary of a rolled-back
+//! If the process dies during the cleanup, the next incarnation resolves the locks as orphan locks.
+//! Until then, a committed transaction has its record at the primary. The primary of a rolled-back
 //! transaction is still locked, or already released; either state means *rolled back*.
 
 use super::resolve_locks::resolve_locks;
@@ -21,7 +21,7 @@ use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
 /// The position of the cleanup among the finished transactions. The oldest is cleaned up first, so
-/// that a steady arrival of newer transactions cannot starve any.
+/// that a steady arrival of newer transactions cannot delay it forever.
 #[derive(Default)]
 pub struct Cleanup {
     /// Zero, or the `start_ts` from which to look for the next transaction.
@@ -82,7 +82,7 @@ fn clean_page(rows: &Rows, cleanup: &LockCleanup) -> Result<Page> {
     Ok(Page::Last)
 }
 
-/// Deletes the transaction record, which no resolver needs after the last lock, and the fate.
+/// Deletes the transaction record and the fate: no resolver needs them after the last lock.
 fn finish(rows: &Rows, cleanup: &LockCleanup, status: TxnStatus) -> Result<()> {
     let LockCleanup { txn, primary, committed, .. } = cleanup;
     if committed.is_some() {

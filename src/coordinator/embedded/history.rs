@@ -7,13 +7,14 @@
 //!
 //! GC must not remove a version that a historical read may still need. So before GC removes
 //! anything, the floor is raised, first in the store and then in memory. GC then removes only what
-//! no read at or above the floor sees. A historical read takes its engine snapshot under the mutex
-//! of the floor, so the snapshot has every version that GC removes later.
+//! no read at or above the floor sees. A historical read holds the mutex of the floor while it
+//! checks its timestamp and takes its engine snapshot, so the snapshot has every version that GC
+//! removes later.
 //!
 //! The age of a replaced version counts from the commit timestamp of the version that replaced it.
 //! So with history the oracle keeps timestamps close to the wall clock. The wall clock is trusted
-//! only as far as the monotonic clock of this incarnation has advanced: a jump of the wall clock
-//! must not remove history. If the wall clock is set back, history is kept longer.
+//! only as far as the monotonic clock has advanced since the opening: a jump of the wall clock must
+//! not remove history. If the wall clock is set back, history is kept longer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,9 +82,9 @@ impl History {
         read.min(kept.window_start(retention.window_ms, self.pipeline.env())).max(retention.oldest_ts)
     }
 
-    /// The GC horizon: versions that were replaced at or below it may be removed. With history the
-    /// horizon is the floor. The floor is raised first if a version or tombstone becomes removable
-    /// by that.
+    /// Returns the GC horizon: versions that were replaced at or below it may be removed. With
+    /// history the horizon is the floor, which is raised first if a version or a tombstone can then
+    /// be removed.
     pub fn advance_gc_horizon(&self) -> Result<Timestamp> {
         let Some(kept) = &self.kept else { return Ok(self.gc_horizon_max()) };
         // Only the background worker raises the floor, so the floor does not change until it is

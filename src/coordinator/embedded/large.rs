@@ -1,4 +1,4 @@
-//! Large transactions: their writes do not fit the memory of the process (TiDB: pipelined DML).
+//! Large transactions, whose writes need not fit the memory of the process (TiDB: pipelined DML).
 //!
 //! The rows are locked while the transaction is still running. Each batch of writes is prewritten
 //! and dropped from memory; the transaction reads it back from its own locks. If a row is written
@@ -125,7 +125,7 @@ impl LargeTxn for EmbeddedLargeTxn {
         }
         self.writes += writes.len() as u64;
         let this = TwoPhaseTxn { txn: self.txn, read_ts: self.read_ts, primary: &primary, conditions, timer };
-        // The primary is locked first, because every lock names it.
+        // The primary is locked first, so that no lock names a primary that was never locked.
         let others = writes.iter().filter(|(row, _)| **row != primary);
         let ordered = writes.get_key_value(&primary).into_iter().chain(others);
         prewrite_rows(&self.rows, &this, ordered, SubmissionKind::PrewriteLarge, |count, _| {

@@ -2,8 +2,9 @@
 //!
 //! The rows are not read first. The preconditions of the changes require that a row has no lock,
 //! and no version newer than the snapshot. If a precondition fails because of a finished
-//! transaction's lock, the lock is resolved and the batch submitted again. Any other failure is
-//! returned.
+//! transaction's lock, the lock is resolved. If it fails because this transaction, a large one, has
+//! locked the row before, the new change replaces that lock. In both cases the batch is submitted
+//! again; any other failure is returned.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -78,7 +79,8 @@ fn prewrite_batch(
                 ttl_ms: 0,
                 min_commit_ts: txn.start_ts.next(),
             };
-            // A guess saves a read: if it is wrong, a precondition fails.
+            // The row is guessed to have nothing but `own`, which saves a read. If the guess is
+            // wrong, a precondition fails.
             let as_read = RowState { lock: own.cloned(), ..RowState::default() };
             match prewrite(&as_read, &request).map_err(|why| step_error(row, why, read_ts))? {
                 Step::Apply(change, _) => changes.push(change),

@@ -72,8 +72,8 @@ pub fn resolve_lock(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<LockResolu
     Ok(LockResolution::Resolved(status))
 }
 
-/// Reads the primary of an orphan lock, and rolls it back unless it is committed. The returned
-/// status is final. `None`: the row is not locked any more.
+/// Reads the primary of an orphan lock; if the primary is not committed, rolls it back. The
+/// returned status is final. `None`: the row is not locked any more.
 fn status_of_orphan(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<Option<TxnStatus>> {
     let (primary, txn) = (lock.primary.clone(), lock.txn);
     crash_point!(ResolveBeforeRollback);

@@ -1,9 +1,9 @@
 //! Applies the final status of a transaction to its locks, many in one batch.
 //!
-//! The status is recorded before, at the primary or in the [table of fates](crate::pipeline::Fate).
-//! So the resolution is idempotent, and several callers may resolve the same locks concurrently: a
-//! committer resolves its secondaries, a writer the locks that block it, and the background worker
-//! all others.
+//! When the resolution begins, the status is final: it is at the primary or in the [table of
+//! fates](crate::pipeline::Fate), or the owner has given its commit up. So the resolution is
+//! idempotent, and several callers may resolve the same locks concurrently: a committer resolves
+//! its secondaries, a writer the locks that block it, and the background worker all others.
 
 use super::rows::Rows;
 use crate::error::Result;
@@ -14,7 +14,7 @@ use crate::timestamp::Timestamp;
 
 /// Resolves locks of one transaction, in batches as large as the engine allows. Locks that another
 /// caller has resolved are skipped. `finishes`: these are the last locks of the transaction, so the
-/// last batch also deletes its record.
+/// last batch also deletes the transaction record.
 pub fn resolve_locks(
     rows: &Rows,
     txn: TxnId,
@@ -33,8 +33,8 @@ pub fn resolve_locks(
     resolve_some(rows, txn, primary, locks, status, finishes)
 }
 
-/// Resolves all of `locks`, which are at most as many as a batch may have rows: in one batch, or in
-/// several if the versions that they replace make it larger than a batch may be.
+/// Resolves all of `locks`, whose number must fit one batch. If the versions that they replace make
+/// the batch too large, resolves them in several batches.
 fn resolve_some(
     rows: &Rows,
     txn: TxnId,
@@ -61,7 +61,7 @@ fn resolve_some(
             }
             BatchResult::Unlocked(row) => row,
         };
-        // Another caller has resolved this lock, and may be resolving the others.
+        // Another caller has resolved the lock on row `unlocked`, and may be resolving the others.
         let snapshot = rows.engine().snapshot()?;
         let mut still_locked = Vec::with_capacity(left.len());
         for locked in left {

@@ -44,8 +44,8 @@ impl Rows {
         self.pipeline.engine()
     }
 
-    /// Maximum number of rows in one batch. One less than the engine allows, because the last batch
-    /// of a transaction also deletes its record.
+    /// Maximum number of rows in one batch. At least one less than the engine allows, because the
+    /// last batch of a transaction also deletes its record.
     pub fn batch_rows_max(&self) -> usize {
         (self.engine().capabilities().batch_rows_max - 1).clamp(1, BATCH_ROWS_MAX)
     }
@@ -54,7 +54,7 @@ impl Rows {
         self.data_column_used.load(Ordering::Acquire)
     }
 
-    /// Must be called before the first value is stored in the data column.
+    /// Records that the data column is used. Must be called before the first value is stored there.
     pub fn note_data_column_use(&self) -> Result<()> {
         if !self.uses_data_column() {
             self.engine()
@@ -72,7 +72,7 @@ impl Rows {
     }
 
     /// The row with the version that a commit replaces. If that version is not needed, nothing is
-    /// read: the preconditions check the row.
+    /// read and an untouched row is returned: the preconditions check the real one.
     pub fn replaced(&self, row: &RowKey, txn: TxnId) -> Result<RowState> {
         Ok(if self.needs_old_version() { self.engine().read_row(row, txn.start_ts)? } else { RowState::default() })
     }

@@ -38,15 +38,16 @@ pub struct Sweep {
 
 /// The result of one page.
 pub struct SweepProgress {
-    /// Number of orphan locks that this page resolved.
+    /// Number of orphan locks that this page found.
     pub resolved: u64,
-    /// Whether no orphan lock is left, and no transaction record of an earlier incarnation.
+    /// Whether the sweep is finished: no orphan lock and no transaction record of an earlier
+    /// incarnation is left.
     pub is_last: bool,
 }
 
 impl Sweep {
-    /// Resolves the orphan locks of the next page. After the last one, deletes the transaction
-    /// records of the next page.
+    /// Resolves the orphan locks of the next page of locks. Once no orphan lock is left, deletes
+    /// the transaction records of the next page of records instead.
     pub fn page(&mut self, rows: &Rows) -> Result<SweepProgress> {
         if self.locks_are_resolved {
             return Ok(SweepProgress { resolved: 0, is_last: self.delete_txn_records(rows)? });

@@ -70,8 +70,8 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
             // A failed pipeline accepts no changes; the next incarnation resolves the locks.
             if rows.pipeline.failure().reason().is_none() {
                 crash_point!(PrewriteConflict if !locks.is_empty());
-                // If the rollback fails too, the caller gets the first error. Then the pipeline has
-                // failed, and the locks that are left are orphan locks of the next incarnation.
+                // If the rollback fails too, the caller gets the first error, and the locks that
+                // are left are orphan locks of the next incarnation.
                 let _ = roll_back_prewrites(rows, &locks, txn);
             }
             return Err(why);
@@ -96,7 +96,7 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
 fn primary_batch(rows: &Rows, this: &TwoPhaseTxn<'_>, locks: &[(RowKey, Lock)]) -> Result<Vec<RowChange>> {
     let Some((primary, primary_lock)) = locks.first() else { return Err(empty_txn_error(this.txn)) };
     crash_point!(PrewriteAll);
-    // A placeholder: the leader sets the commit timestamp.
+    // `min_commit_ts` is a placeholder: the leader sets the commit timestamp.
     let commit = |row: &RowKey, lock: &Lock, keep_txn_record| {
         rows.commit_change(this.txn, row, lock, lock.min_commit_ts, keep_txn_record)
     };
@@ -128,7 +128,7 @@ fn commit_primary_batch(
     }
 }
 
-/// Turns the other locks into versions. The last batch deletes the transaction record.
+/// Turns the secondaries' locks into versions. The last batch deletes the transaction record.
 fn commit_secondaries(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,

@@ -2,11 +2,12 @@
 //!
 //! The file `PERCOLITE` contains the format of the store with its build tag, and the id of its
 //! write-ahead log. So opening rejects a foreign directory, or a store of another format, before it
-//! changes anything there. A process locks the file for exclusive use of the store.
+//! changes anything there. A process locks the file while it has the store open: exclusively, or
+//! shared with other readers.
 //!
 //! During creation the marker has another name. A directory that has only the other name never had
-//! acknowledged commits, so the next opening removes the files of the interrupted creation, and no
-//! others, and starts again.
+//! acknowledged commits. So the next opening removes the files of the interrupted creation and
+//! starts again; if there is any other file, it fails.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -24,8 +25,8 @@ const MARKER: &str = "PERCOLITE";
 /// A longer file is no marker.
 const MARKER_BYTES_MAX: u64 = 4096;
 const MARKER_UNFINISHED: &str = "PERCOLITE.new";
-/// The name of a checkpoint's marker until the copy is complete. A directory with this name alone
-/// is neither a store nor a store during creation.
+/// The name of a checkpoint's marker until the copy is complete. A directory with only this marker
+/// is an incomplete copy: it is not opened, and not taken for an interrupted creation.
 const CHECKPOINT_UNFINISHED: &str = "PERCOLITE.copy";
 /// An empty file in a fresh checkpoint. It shows that the leases of named locks in the copy belong
 /// to the original. The first opening for writing deletes these leases, and then this file.
@@ -58,8 +59,9 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
     loop {
         let is_new = !exists(&marker)?;
         if is_new && !is_empty(path)? && !exists(&unfinished)? {
-            // A concurrent creation may have renamed the marker between the two checks. So if the
-            // final name is still missing, this is not a store.
+            // Between the checks for the two names another process may have given the marker its
+            // final name, so that name is checked again. If it is still missing, this is not a
+            // store.
             if exists(&marker)? {
                 continue;
             }
@@ -130,8 +132,8 @@ pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
     Ok((file, identity))
 }
 
-/// Locks a damaged store against writers, for a repair. Returns `None` if the marker is missing.
-/// Changes nothing.
+/// Locks a damaged store against writers, for a repair. Returns `None` if the marker is missing or
+/// cannot be opened. Changes nothing.
 pub fn lock_for_repair(path: &Path) -> Result<Option<StoreLock>, EngineError> {
     list(path).map_err(|_| {
         not_a_directory(path)
@@ -153,7 +155,7 @@ pub fn lock_for_repair(path: &Path) -> Result<Option<StoreLock>, EngineError> {
     }
     let file = StoreLock(file);
     let mut text = Vec::new();
-    // An unreadable marker is treated like any other damage.
+    // A marker that cannot be read or parsed is only further damage, and does not prevent a repair.
     let _ = (&file.0).take(MARKER_BYTES_MAX).read_to_end(&mut text);
     match parse_marker(&text) {
         Some(MarkerContent::OtherFormat(other)) => Err(format_error(path, &other)),
@@ -206,8 +208,8 @@ fn sync_ancestors(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Re
     Ok(())
 }
 
-/// Errors that are ignored for an ancestor: a directory that this process may not open or sync was
-/// not made for this store, so it needs no sync.
+/// Errors that are ignored for ancestors above the parent: a directory that this process may not
+/// open or sync was not made for this store, so it needs no sync.
 fn is_tolerated(why: ErrorKind) -> bool {
     matches!(why, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::InvalidInput)
 }

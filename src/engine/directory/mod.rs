@@ -81,8 +81,8 @@ impl DirectoryStorage {
     pub fn open(path: &Path, setup: DirectoryOptions) -> Result<Self, EngineError> {
         let tables_setup = setup.table_options()?;
         let LockedDir { marker, identity } = lock_exclusive(path)?;
-        // A killed process may have left a status file. An error is ignored: if the directory is
-        // not writable, a later step fails.
+        // Removes the status file that a killed process may have left. An error is ignored: if the
+        // directory is not writable, a later step fails.
         let _ = status_file::write(path, None);
         let is_new = identity.is_none();
         let identity = identity.unwrap_or_else(random);

@@ -1,11 +1,11 @@
 //! Salvage: reading all that is intact in a damaged store directory. The directory itself is only
 //! read.
 //!
-//! The tables are opened as they are, or as a copy without a [torn manifest
-//! record](super::torn_manifest). If that fails, the tables are rebuilt from their files: see
-//! [`repair`](crate::engine::rocks::repair). Then the frames of the write-ahead log are replayed
-//! above the tables: those after the flushed sequence or, if some of these are gone, from the
-//! oldest frame that is left, up to the first damaged frame.
+//! The tables are opened as they are or, if their manifest has a [torn
+//! record](super::torn_manifest), as a copy without this record. If that fails, the tables are
+//! rebuilt from their files: see [`repair`](crate::engine::rocks::repair). Then the write-ahead log
+//! is replayed above the tables, up to the first damaged frame. The replay begins after the flushed
+//! sequence or, if the frames there are gone, at the oldest frame that is left.
 
 use std::path::Path;
 

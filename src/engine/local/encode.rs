@@ -11,8 +11,8 @@ use crate::timestamp::Timestamp;
 /// versions.
 pub(crate) const GC_PREFIX: &str = "gc/";
 
-/// Estimates the size of a cell batch, in bytes. A batch with this capacity need not be
-/// reallocated, which would cost as much as filling it.
+/// Estimates the size of a cell batch, in bytes. It is the batch's initial capacity, so the batch
+/// is rarely reallocated: a reallocation costs as much as filling the batch.
 pub fn estimate_batch_bytes(batches: &[RowBatch]) -> usize {
     batches.iter().map(RowBatch::size_bytes).sum()
 }

@@ -1,14 +1,13 @@
 //! An engine over any ordered store in this process: it checks preconditions and encodes row
 //! changes as cells.
 //!
-//! All row batches of one call are encoded into one batch of cells. A row batch without
-//! preconditions is added without a read. Before a row batch with preconditions is added, its rows
-//! are read. If an earlier row batch of the same call has changed one of these rows, the cells
-//! collected so far are written before the read, so that each row batch sees its predecessors.
+//! The row batches of one call are encoded into one batch of cells, which is written at the end.
+//! Only a row batch with preconditions needs reads: before it is added, its rows that have
+//! preconditions are read. If an earlier row batch of the same call has changed any row of this
+//! one, the cells collected so far are written first, so that the reads find the changes.
 //!
-//! The commit pipeline checks most preconditions in memory and removes them. A call without
-//! preconditions is one write and no reads. `encode` encodes row changes as cells; `snapshot`
-//! decodes cells into rows.
+//! The commit pipeline checks most preconditions in memory and removes them, so most calls are one
+//! write without reads. `encode` encodes row changes as cells; `snapshot` decodes cells into rows.
 
 mod encode;
 mod snapshot;
@@ -44,8 +43,8 @@ pub struct LocalEngine<S> {
 }
 
 impl<S: Storage> LocalEngine<S> {
-    /// An engine over `storage`. `exclusive`: as long as this handle exists, nothing else writes to
-    /// the storage.
+    /// An engine over `storage`. With `exclusive` the caller promises that nothing else writes to
+    /// the storage while this handle exists.
     pub fn new(storage: S, exclusive: bool) -> Self {
         let (batch_rows_max, batch_bytes_max) = (usize::MAX, S::BATCH_BYTES_MAX);
         Self { storage, exclusive, batch_rows_max, batch_bytes_max, page_limits: PageLimits::DEFAULT }
@@ -67,8 +66,8 @@ impl<S: Storage> LocalEngine<S> {
         Self { batch_bytes_max: bytes, ..self }
     }
 
-    /// Ends a page after `cells` cells, at least one, or at the cell with which it reaches `bytes`
-    /// bytes.
+    /// Ends a page after `cells` cells (at least one), or at the cell with which it reaches `bytes`
+    /// bytes, whichever comes first.
     #[must_use]
     pub fn with_page_limits(self, cells: usize, bytes: usize) -> Self {
         Self { page_limits: PageLimits { cells: cells.max(1), bytes }, ..self }

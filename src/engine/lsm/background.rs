@@ -5,7 +5,7 @@
 //! written for a while, a no-op frame is written as the proof. Without it, damage to the end of an
 //! idle log would pass for a torn tail.
 //!
-//! The thread ends when the storage is dropped. What is not flushed then stays in the log, and the
+//! The thread ends when the storage is dropped. What it has not flushed stays in the log, and the
 //! next opening replays it.
 
 use std::sync::Arc;
@@ -67,7 +67,7 @@ pub enum Poll {
 /// whether the log is idle.
 pub fn run_once<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>, written: &mut u64) -> Poll {
     let worked = flush(shared, path).and_then(|()| {
-        // A failure here is permanent, and the next call returns it.
+        // The log keeps a failure of this call, and returns it from the next call.
         let _ = path.wal.preallocate_segment();
         if !path.noop_needed.load(Ordering::Acquire) {
             return Ok(Poll::Park);
@@ -80,7 +80,7 @@ pub fn run_once<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>,
 }
 
 /// Writes a no-op frame if everything is durable, and syncs it. This sync does not set
-/// `noop_needed`, or each no-op frame would lead to the next.
+/// `noop_needed`, because a no-op frame needs no durability proof.
 fn write_noop<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) -> Result<(), EngineError> {
     shared.ensure_ok()?;
     let mut writer = path.writer.lock();

@@ -5,10 +5,10 @@
 //! 2. *Sync* the segment of the immutable memtable. Frames that are not durable in the log must not
 //!    reach the tables, or the tables could be ahead of the log after a crash.
 //! 3. *Write* the memtable in stripes: one up to the sequence of each open snapshot within the
-//!    memtable, and one up to the memtable's end. A stripe writes its range tombstones, then the
-//!    newest version of each cell, tombstones included, in batches. The first batch of each stripe
-//!    sets the flush target to Q, the memtable's last sequence; the last batch of the last stripe
-//!    sets the flushed sequence to Q.
+//!    memtable, lowest first, and one up to the memtable's end; at most `STRIPES_MAX`. A stripe
+//!    writes its range tombstones, then the newest version of each cell, tombstones included, in
+//!    batches. The first batch of each stripe sets the flush target to Q, the memtable's last
+//!    sequence; the last batch of the last stripe sets the flushed sequence to Q.
 //!
 //!    The tables have no log, and RocksDB may flush some of these batches on its own. Until the end
 //!    of the flush, the tables durably have everything up to the previous flushed sequence P, and
@@ -16,21 +16,21 @@
 //!    some of them, the flush target shows that the tables are not a consistent state of the store.
 //! 4. *Table sync*: all columns of the tables are flushed. From here on the flushed sequence Q is
 //!    durable.
-//! 5. *Install a read state* that has no immutable memtable, and a new snapshot of the tables.
-//!    First new snapshots get this read state; then the read state of each open snapshot is
-//!    replaced, atomically for each. A snapshot within the memtable gets the RocksDB snapshot that
-//!    was taken after its stripe. So a long-lived snapshot keeps no memtable in memory: RocksDB
-//!    keeps the old versions that the snapshot reads, and compacts them away later.
+//! 5. *Install a read state* that has no immutable memtable, and a new snapshot of the tables: for
+//!    new snapshots first, then, one after the other, for the open snapshots at or after Q. An open
+//!    snapshot within the memtable gets the RocksDB snapshot that was taken after its stripe. So a
+//!    long-lived snapshot keeps no memtable in memory: RocksDB keeps the old versions that the
+//!    snapshot reads, and compacts them away later. Only a snapshot within the memtable that has no
+//!    stripe keeps the memtable in memory until it is dropped.
 //! 6. *Remove* the segment.
 //!
-//! A memtable is switched when it reaches a limit of memory. The limit bounds the memtable's
-//! segment of the log, too, even if a few hot rows are written again and again: all payloads of the
-//! segment stay in memory until the memtable is dropped.
+//! A memtable is switched when it reaches a limit of memory. Its memory includes all payloads of
+//! its segment of the log. So the limit bounds the segment, too, even if a few hot rows are written
+//! again and again.
 //!
 //! Stripes are pebble's snapshot stripes. Most snapshots within a memtable end during its flush, so
 //! a stripe is chosen only after the stripe before is written. Each stripe walks the whole
-//! memtable, so the number of stripes is limited. Snapshots without a stripe keep the memtable in
-//! memory until they are dropped.
+//! memtable, so the number of stripes is limited.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,7 +85,8 @@ pub fn flush_all<D: Disk, T: Storage>(shared: &Shared<D, T>) -> Result<(), Engin
     flush(shared, path)
 }
 
-/// Makes the active memtable immutable, if it has any entry. The previous memtable must be flushed.
+/// Makes the active memtable immutable, if it has any entry. The caller must have flushed the
+/// previous immutable memtable.
 fn switch_memtable<D: Disk, T: Storage>(
     shared: &Shared<D, T>,
     path: &WritePath<D>,
@@ -106,8 +107,8 @@ fn switch_memtable<D: Disk, T: Storage>(
     let flushed_sequence = current.read_state.flushed_sequence;
     current.read_state = Arc::new(ReadState { active, immutable, tables, flushed_sequence });
     // The last frames of the segment may be no-op frames, which do not advance the visible
-    // sequence. Unless it advances to the end here, a new snapshot would be within the immutable
-    // memtable, and would keep that in memory.
+    // sequence. So it advances to the end here: otherwise a new snapshot would be within the
+    // immutable memtable, and would keep it in memory.
     current.visible_sequence = end;
     drop(current);
     crash_point!(FlushMemtableSwitched);
@@ -143,8 +144,8 @@ pub fn flush<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) ->
 }
 
 /// Replaces the read state for new snapshots, and that of each open snapshot that has a stripe or
-/// is at the end of the memtable or later. Returns the replaced read states, to be dropped without
-/// the lock.
+/// whose sequence is at or after `end`. Returns the replaced read states, to be dropped without the
+/// lock.
 fn install_read_state<D: Disk, T: Storage>(
     shared: &Shared<D, T>,
     stripes: &StripeSnapshots<T::Snapshot>,
@@ -175,8 +176,8 @@ fn install_read_state<D: Disk, T: Storage>(
     replaced
 }
 
-/// Writes the memtable into the tables. Returns the snapshots of the tables before the memtable,
-/// and after each stripe but the last.
+/// Writes the memtable into the tables. Returns snapshots of the tables: one from before the
+/// memtable, and one from after each stripe but the last.
 fn write_memtable<D: Disk, T: Storage>(
     shared: &Shared<D, T>,
     memtable: &Memtable,

@@ -20,16 +20,17 @@
 //! **A crash leaves a prefix of the batches.** The log itself is a prefix. The tables get whole
 //! memtables, and only frames that are durable in the log. The *flushed sequence* of the tables is
 //! a cell that the last batch of a flush writes, so an interrupted flush is repeated from the log.
-//! What a flush writes depends on the log alone, so a repeated flush does no harm.
+//! What a flush leaves in the tables depends on the log alone, so the repetition does no harm.
 //!
 //! **A memtable belongs to a segment of the log.** The memtable is switched where the log starts a
-//! new segment. Once the memtable is durable in the tables, its segment and its memory are dropped
-//! together. There are two memtables at a time: the active one, and an immutable one that is being
-//! flushed. A snapshot within a memtable mostly gets a RocksDB snapshot of its own when the
-//! memtable is flushed: see [`flush`].
+//! new segment, and the segment is removed once the memtable is durable in the tables. Apart from
+//! memtables that only snapshots keep, there are at most two: the active one, and an immutable one
+//! that is being flushed. A snapshot rarely keeps a flushed memtable: a flush gives most snapshots
+//! whose sequence is within the memtable a RocksDB snapshot of their own, see [`flush`].
 //!
-//! Any error of a write, a sync or the tables is permanent: nothing succeeds until the storage is
-//! opened again.
+//! After a failed write, sync or flush, all writes and syncs fail until the storage is opened
+//! again. A batch that is too large for a frame is not such a failure: it is rejected before
+//! anything is written.
 //!
 //! Opened read-only, the storage has no write path. The frames of the log above the tables' flushed
 //! sequence are replayed into an immutable memtable, which stays in memory.

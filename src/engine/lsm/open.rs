@@ -1,10 +1,10 @@
 //! Opening: the frames of the log above the tables' flushed sequence become an immutable memtable.
 //!
-//! An incarnation leaves at most four times the memtable limit in the log: an immutable and an
-//! active memtable, each twice full. An incarnation that is killed before it has flushed the frames
-//! that it replayed leaves these, too. So incarnations that are killed again and again would make
-//! the log longer and longer. Therefore an opening that replays more than four times the limit, or
-//! too many segments, flushes the replayed frames before it returns.
+//! An incarnation adds at most four times the memtable limit to the log: an immutable and an active
+//! memtable, each twice full. If it is killed before it has flushed the frames that it replayed at
+//! its opening, those stay in the log, too. So incarnations that are killed again and again would
+//! make the log longer and longer. To prevent this, an opening that replays more than four times
+//! the limit, or too many segments, flushes the replayed frames before it returns.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -97,8 +97,8 @@ fn replay_wal<D: Disk, T: Storage>(
 /// Describes an interrupted flush in the tables, if the log, which ends with frame `last`, has lost
 /// frames of this flush.
 ///
-/// A flush writes only frames that are durable in the log. So if the log ends before the flush
-/// target, the tables have a part of the lost frames, and no prefix of the log is a state to
+/// A flush writes only frames that are durable in the log. So a log that ends before the flush
+/// target has lost frames, of which the tables may have a part: no prefix of the log is a state to
 /// continue from.
 fn describe_partial_flush<T: Storage>(tables: &T, last: u64) -> Result<Option<String>, EngineError> {
     let target = read_internal_u64(tables, FLUSH_TARGET_KEY)?;
@@ -107,8 +107,8 @@ fn describe_partial_flush<T: Storage>(tables: &T, last: u64) -> Result<Option<St
     Ok((target > last).then(part))
 }
 
-/// Replays what can be read of a damaged log above the flushed sequence. The pair has the WAL id
-/// and the first sequence of the oldest segment.
+/// Replays what can be read of a damaged log above the flushed sequence. `wal_id` and `first` are
+/// the WAL id and the first sequence of the oldest segment.
 fn replay_salvageable<D: Disk>(
     disk: &D,
     (wal_id, first): (u64, u64),
@@ -136,7 +136,8 @@ fn replay_salvageable<D: Disk>(
     Ok(replayed)
 }
 
-/// Opens the store on this disk and in these tables, or creates its log if both are empty.
+/// Opens the store on this disk and in these tables. In a new store, creates the log if it is
+/// missing.
 pub fn open<D: Disk, T: Storage>(disk: D, tables: T, options: LsmOptions) -> Result<Shared<D, T>, EngineError> {
     let LsmOptions { wal_id, is_new, mut random, memtable_bytes, accept_data_loss, .. } = options;
     let secrets = RapidSecrets::seed(random());

@@ -36,8 +36,8 @@ pub struct Shared<D: Disk, T: Storage> {
     pub state: Mutex<CurrentState<T::Snapshot>>,
     pub writing: Mutex<()>,
     pub failure: OnceLock<String>,
-    /// The memtable in the read states of snapshots that read the tables alone, from a RocksDB
-    /// snapshot of their own.
+    /// Stands for the active memtable in the read states of snapshots that read only the tables,
+    /// from a RocksDB snapshot of their own.
     pub empty_memtable: Arc<Memtable>,
     pub stalls: StallTracker,
 }
@@ -50,7 +50,7 @@ pub struct WritePath<D: Disk> {
     pub flush_lock: Mutex<()>,
     pub secrets: RapidSecrets,
     pub memtable_bytes: usize,
-    /// Whether a sync has made frames durable for which no later frame is a durability proof.
+    /// Whether a sync has made frames durable that have no durability proof yet.
     pub noop_needed: AtomicBool,
 }
 
@@ -58,7 +58,8 @@ pub struct WritePath<D: Disk> {
 pub struct WriterState<D: Disk> {
     pub wal: WalWriter<D>,
     pub memtable: MemtableWriter,
-    /// Scratch list of the sequences for which a batch keeps versions; reused for its capacity.
+    /// Scratch list of the sequences at which snapshots are open or may still open; a batch keeps
+    /// the versions that they read. Reused for its capacity.
     pub open_sequences: Vec<u64>,
     pub next_salt: Box<dyn FnMut() -> u64 + Send>,
 }

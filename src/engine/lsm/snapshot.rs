@@ -5,10 +5,10 @@
 //! memtables keep the versions that it reads.
 //!
 //! A snapshot that kept its first read state for a long time would keep the memtables of that time
-//! in memory, and its scans would step over all later versions. So each flush replaces the read
-//! state of an open snapshot. If the snapshot is at or after the new flushed sequence, it gets the
-//! current read state. Otherwise, if the flush has a stripe for it, it gets a read state with the
-//! RocksDB snapshot of that stripe.
+//! in memory, and its scans would step over all later versions. So a flush replaces the read states
+//! of open snapshots. A snapshot at or after the new flushed sequence gets the current read state.
+//! An older one gets a read state with the RocksDB snapshot of its stripe, if the flush has a
+//! stripe for it, and otherwise keeps the one that it has.
 
 use std::cmp;
 use std::sync::Arc;
@@ -113,8 +113,8 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
     fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
         let tables = {
             // The read state is locked, not cloned: the reference count of a clone would be a
-            // second word that every reader writes. So `read` must not read from a snapshot while
-            // it runs.
+            // second word that every reader writes. As `read` runs under this lock, it must not
+            // read from a snapshot.
             let read_state = self.read_state.read();
             for memtable in read_state.memtables() {
                 if let Some(content) = memtable.get(column, key, self.sequence) {
@@ -152,9 +152,9 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
         self.resume_scan(&ScanCursor::default(), column, range, backwards, visit)
     }
 
-    /// Scans the tables and merges the memtables' cells in: a scan of the tables calls back for
-    /// each cell and cannot be suspended, but an iterator over a memtable can. The cursor is that
-    /// of the tables.
+    /// Scans the tables, and visits the memtables' cells in between. The scan of the tables is the
+    /// outer loop, because it calls back for each cell and cannot be suspended; an iterator over a
+    /// memtable can. The cursor is that of the tables.
     fn resume_scan(
         &self,
         cursor: &ScanCursor,
@@ -166,7 +166,8 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
         let read_state = self.read_state();
         let mut cells = self.memtable_cells(&read_state, column, range, backwards).peekable();
         let has_range_tombstones = read_state.memtables().any(Memtable::has_range_tombstones);
-        // The usual case: the whole range was flushed long ago, so only the tables are scanned.
+        // The usual case: the whole range was flushed long ago, so only the tables are scanned. The
+        // metadata column is excluded, because its internal cells must be left out.
         if cells.peek().is_none() && !has_range_tombstones && column != Column::Meta {
             return read_state.tables.resume_scan(cursor, column, range, backwards, visit);
         }

@@ -29,7 +29,8 @@ pub struct LsmStorage<D: Disk, T: Storage> {
 }
 
 impl<D: Disk, T: Storage> LsmStorage<D, T> {
-    /// Opens the store on this disk and in these tables, or creates its log if both are empty.
+    /// Opens the store on this disk and in these tables. In a new store, creates the log if it is
+    /// missing.
     pub fn open(disk: D, tables: T, options: LsmOptions) -> Result<Self, EngineError> {
         let background_flush = options.background_flush;
         let shared = Arc::new(open(disk, tables, options)?);
@@ -65,8 +66,9 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
         self.shared.write_path.as_ref().map(|path| path.wal.clone())
     }
 
-    /// Runs one round of the background work where there is no thread; `written` is kept from one
-    /// round to the next. Returns whether there may be more to do.
+    /// Runs one round of the flush thread's work, for a storage without this thread. `written` is 0
+    /// in the first round, and kept from one round to the next. Returns whether there may be more
+    /// to do.
     #[cfg(any(test, feature = "crashtest"))]
     pub fn run_background_once(&self, written: &mut u64) -> bool {
         self.shared.write_path.as_ref().is_some_and(|path| run_once(&self.shared, path, written) != Poll::Park)

@@ -7,7 +7,7 @@ use crate::disk::Disk;
 use crate::engine::EngineError;
 use crate::engine::storage::Storage;
 
-/// Returns whether the memtable was switched.
+/// Writes a batch. Returns whether the memtable was switched.
 pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) -> Result<bool, EngineError> {
     if batch.is_empty() {
         return shared.ensure_ok().map(|()| false);
@@ -24,8 +24,9 @@ pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) ->
     open_sequences.clear();
     {
         let current = shared.state.lock();
-        // The visible sequence is the last one. Until this batch is visible, new snapshots open at
-        // that sequence, so its versions must be kept, too.
+        // Until this batch is visible, new snapshots still open at the visible sequence, so
+        // versions are kept for it as for the open snapshots. It is the highest of these sequences,
+        // so it comes last.
         let older = |sequence: &u64| *sequence != current.visible_sequence;
         open_sequences.extend(current.snapshots.keys().copied().filter(older));
         open_sequences.push(current.visible_sequence);

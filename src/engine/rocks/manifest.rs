@@ -1,7 +1,8 @@
 //! Checks of RocksDB's manifest before RocksDB reads it.
 //!
-//! A manifest is a file of blocks with records. A record lies in one block: 4 bytes checksum, 2
-//! bytes length, 1 byte type, content. RocksDB 11.8 cannot handle two kinds of damage.
+//! A manifest is a file of blocks of 32 KiB. A block has records: 4 bytes checksum, 2 bytes length,
+//! 1 byte type, content. A record that does not fit into its block is stored as several fragments,
+//! each of which has this layout, too. RocksDB 11.8 cannot handle two kinds of damage.
 //!
 //! **Torn records.** A power cut may leave pages of zeros in a record, if the file system had
 //! stored the file's new length but not yet the content. RocksDB ignores zeros that reach to the
@@ -43,7 +44,7 @@ pub struct RecordLocation {
 /// was used.
 pub fn find_torn_record(directory: &Path) -> Result<Option<RecordLocation>, EngineError> {
     let find = || {
-        // If `CURRENT` or the manifest is missing, RocksDB's own error is better.
+        // A missing `CURRENT` or manifest is left to RocksDB, whose own error is better.
         let named = fs::read_to_string(directory.join("CURRENT")).unwrap_or_default();
         let file = directory.join(named.trim_end());
         if !is_manifest(&file) {
@@ -157,7 +158,7 @@ impl Record<'_> {
     }
 }
 
-/// Visits the records until `visit` returns a value.
+/// Visits the records, fragments included, until `visit` returns a value.
 fn walk<T>(file: &mut impl Read, mut visit: impl FnMut(&Record<'_>) -> Option<T>) -> io::Result<Option<T>> {
     let (mut block, mut begins) = (Vec::with_capacity(MANIFEST_BLOCK_BYTES), 0);
     loop {

@@ -10,9 +10,9 @@ const BLOOM_BITS_PER_KEY: f64 = 10.0;
 /// The option `estimated_entry_charge` of RocksDB's `HyperClockCache`. 0: unknown, so the hash
 /// table of the cache grows as needed.
 const ESTIMATED_ENTRY_CHARGE: usize = 0;
-// RocksDB maps address space for the hash table of the block cache: at most `CACHE_SHARDS_MAX`
-// shards of at least `CACHE_SHARD_BYTES`, each with a handle for every `CACHE_ENTRY_BYTES` of its
-// capacity.
+// RocksDB maps address space for the hash table of the block cache. The cache has at most
+// `CACHE_SHARDS_MAX` shards of at least `CACHE_SHARD_BYTES` each. A shard has one handle of
+// `CACHE_HANDLE_BYTES` for every `CACHE_ENTRY_BYTES` of its capacity.
 const CACHE_SHARD_BYTES: usize = 32 << 20;
 const CACHE_SHARDS_MAX: usize = 64;
 const CACHE_HANDLE_BYTES: usize = 64;
@@ -103,15 +103,16 @@ fn with_options_string(base: &mut Options, text: &str) -> Result<Options, Engine
 ///
 /// - No write-ahead log of RocksDB: the store's own log has everything that is not flushed. Each
 ///   write disables RocksDB's log in its write options.
-/// - `atomic_flush`: RocksDB may flush on its own in the middle of the store's flush. All columns
-///   are flushed together, so that a prefix of the flush's batches becomes durable.
+/// - `atomic_flush`: RocksDB may flush on its own in the middle of the store's flush. With this
+///   option it flushes all columns together, so that a prefix of the store's batches becomes
+///   durable.
 /// - `max_bgerror_resume_count=0`: after a failed write the store fails until it is opened again,
 ///   so RocksDB need not try to recover on its own.
 /// - `no_slowdown` for each write: RocksDB rejects a write instead of stalling it, and
 ///   `write_retry` retries the write. A write that stalls inside RocksDB blocks RocksDB's recovery
 ///   from a full disk, and the stall ends only with that recovery: a deadlock.
-/// - One limit for RocksDB's memtables of all columns together: a memtable of the store fits into
-///   this limit, so RocksDB flushes it at once, not in several parts.
+/// - One limit for RocksDB's memtables of all columns together. A memtable of the store fits into
+///   this limit, so RocksDB flushes its content at once, not in several parts.
 pub fn options(setup: RocksOptions) -> Result<Options, EngineError> {
     let mut options = with_options_string(&mut Options::default(), "max_bgerror_resume_count=0")?;
     options.set_compression_type(match setup.compression {
@@ -130,9 +131,10 @@ pub fn options(setup: RocksOptions) -> Result<Options, EngineError> {
 
 fn table_options(setup: RocksOptions) -> BlockBasedOptions {
     let mut table = BlockBasedOptions::default();
-    // RocksDB's LRU cache would have 64 shards of 2 MiB. An entry larger than a shard, such as the
-    // filter of two million rows, is evicted right after the read. In the `HyperClockCache` a shard
-    // has 32 MiB or more, and reads take no lock.
+    // With the default capacity, RocksDB's LRU cache would have 64 shards of 2 MiB. An entry larger
+    // than a shard, such as the filter of two million rows, would be evicted right after the read.
+    // In the `HyperClockCache` a shard has at least 32 MiB, or the whole of a smaller cache, and
+    // reads take no lock.
     table.set_block_cache(&Cache::new_hyper_clock_cache(setup.block_cache_bytes, ESTIMATED_ENTRY_CHARGE));
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, false);
     table.set_cache_index_and_filter_blocks(true);

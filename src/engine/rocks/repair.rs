@@ -16,7 +16,8 @@ use super::{LockedDb, RocksStorage, manifest};
 use crate::engine::EngineError;
 use crate::engine::storage::Column;
 
-/// The file number of the first seed table: see `seed_column_families`.
+/// The file number of the first seed table, far above the numbers of the copied tables: see
+/// `seed_column_families`.
 const SEED_TABLE_NUMBER: u64 = 900_000_000;
 
 /// A scratch directory, removed on drop.

@@ -8,18 +8,19 @@
 //!   reverse                        error ◀─                 from there down to the damage
 //! ```
 //!
-//! A block with a wrong checksum stops a scan. RocksDB does not report where the next block starts.
-//! But RocksDB's approximate size between two keys is computed from the index blocks, and grows
-//! exactly at block boundaries. So a bisection by this size finds the first key after the bad
+//! A block with a wrong checksum stops a scan, and RocksDB does not report where the next block
+//! starts. But RocksDB's approximate size between two keys is computed from the index blocks, and
+//! grows exactly at block boundaries. So a bisection by this size finds the first key after the bad
 //! block, and the scan resumes there.
 //!
-//! The gap is then also read in reverse, from the resume key down to the damage. So a bad block
-//! hides only the rows between its boundaries. Rows of other tables in the gap stay hidden on
-//! purpose, because they may be older than the lost ones.
+//! The keys between the damage and the resume key are a gap, which is then also read in reverse,
+//! from the resume key down to the damage. So a bad block hides only the rows between its
+//! boundaries. Rows that other tables have between these boundaries stay hidden on purpose, because
+//! they may be older than the lost ones.
 //!
-//! After [`SINGLE_BLOCK_SKIPS`] failed attempts the steps double, because a table that is damaged
-//! from end to end is not worth an attempt for each block. If the index does not help, the scan
-//! resumes at the next table boundary.
+//! After [`SINGLE_BLOCK_SKIPS`] bad blocks in a row the steps double, because a table that is
+//! damaged from end to end is not worth an attempt for each block. If the bisection finds no key,
+//! the scan resumes at the next table boundary.
 
 use std::ops::Bound;
 

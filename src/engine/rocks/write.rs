@@ -51,12 +51,11 @@ impl RocksStorage {
 
     /// Flushes all columns together; afterwards all earlier writes are durable.
     ///
-    /// RocksDB's own wait for a flush of several column families may end too early. RocksDB waits
-    /// until the memtables of each family are newer than those of the flush. But for the ids of the
-    /// flushed memtables it takes the order of a hash map of the families, so it may compare with
-    /// the id of another family (`AtomicFlushMemTables` in 11.8.1). So this function waits until no
-    /// family has a non-empty memtable. RocksDB counts a memtable until the manifest has its table,
-    /// and there are no concurrent writes.
+    /// RocksDB's own wait for a flush of several column families may end too early: it takes the
+    /// ids of the flushed memtables in the order of a hash map of the families, and so may compare
+    /// a family's memtables with the id of another family (`AtomicFlushMemTables` in 11.8.1). So
+    /// this function waits until no family has a non-empty memtable. This is enough: RocksDB counts
+    /// a memtable until the manifest has its table, and there are no concurrent writes.
     pub(super) fn flush_all(&self) -> Result<(), EngineError> {
         self.database.with_dependent(|LockedDb { db, .. }, columns| {
             let all = Column::ALL.map(|column| columns.get(column));

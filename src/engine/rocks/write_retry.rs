@@ -3,13 +3,14 @@
 //! RocksDB rejects writes while flushes and compactions lag. On a healthy disk such a stall ends on
 //! its own, however long it takes. On a full disk the stall may never end: RocksDB does not report
 //! a compaction that runs out of space, but retries it every second and rejects all writes
-//! meanwhile. So the elapsed time does not show early whether to give up. RocksDB's counters do: the
-//! wait ends after some background errors with no progress between them, or after five minutes.
+//! meanwhile. So a long stall alone is no reason to give up. RocksDB's counters show more: the wait
+//! ends after some background errors with no progress between them, or in any case after five
+//! minutes.
 
 use std::time::Duration;
 
-/// The number of background errors without progress between them that end the wait. RocksDB pauses
-/// for a second after each.
+/// After this number of background errors without progress between them the wait ends. RocksDB
+/// pauses for a second after each.
 const ERRORS_WITHOUT_PROGRESS_MAX: u64 = 3;
 /// The limit of the whole wait, even if there is progress.
 const WAIT_MAX: Duration = Duration::from_secs(300);
@@ -43,9 +44,8 @@ impl WriteRetry {
 
     /// The delay until the next attempt, which is added to the time waited.
     ///
-    /// Delays grow. When RocksDB only slows writes down, each rejected attempt postpones the time
-    /// from which RocksDB accepts a write; attempts every millisecond could postpone that time
-    /// forever.
+    /// Delays grow, because attempts every millisecond could fail forever: when RocksDB only slows
+    /// writes down, each rejected attempt postpones the time from which it accepts a write.
     pub fn next_delay(&mut self) -> Duration {
         let delay = (self.waited / 4).clamp(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
         self.waited += delay;

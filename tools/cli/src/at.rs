@@ -2,9 +2,9 @@
 //!
 //! A relative time (`1h`) is counted back from the clock, or from the store's newest timestamp if
 //! that is ahead of the clock. So `0s` is always the newest state. The newest timestamp is ahead by
-//! up to three seconds after a process was killed, and by more after the clock was set back.
-//! Commits then get timestamps later than the clock, so an absolute time selects an earlier state
-//! than the clock suggests, and a note is printed.
+//! up to three seconds after a process was killed, and by more after the clock was set back. While
+//! it is ahead, commits get timestamps later than the clock. So an absolute time selects an earlier
+//! state than the clock suggests, and a note says so.
 
 use std::time::SystemTime;
 
@@ -26,11 +26,11 @@ pub struct AtArgs {
 /// A point in time of a command line.
 #[derive(Clone, Copy, Debug)]
 pub enum PointInTime {
-    /// Exact to the commit.
+    /// Given as a timestamp, so exact to the commit.
     Timestamp(Timestamp),
     /// An absolute wall-clock time.
     Time(Timestamp),
-    /// Relative to the newest state.
+    /// Counted back from now, as the [module](self) says.
     Ago(Span),
 }
 
@@ -67,8 +67,8 @@ impl ReadSource<'_> {
 }
 
 impl AtArgs {
-    /// What to read, with the keyspace: the state of `--at`, else the open transaction if there is
-    /// one, else the newest state.
+    /// The state to read, and the keyspace in it: with `--at` the state of that time, else that of
+    /// the open transaction if there is one, else the newest.
     pub fn source<'a>(
         &self,
         store: &Store,
@@ -141,7 +141,7 @@ impl PointInTime {
 /// Parses the value of `--at` and `--since`.
 pub fn parse(text: &str) -> Result<PointInTime, String> {
     if let Ok(ago) = text.parse::<Span>() {
-        // A span may reach back to before the first day of the calendar.
+        // This fails if the span reaches back to before the first day of the calendar.
         Zoned::now().checked_sub(ago.abs()).map_err(|err| err.to_string())?;
         return Ok(PointInTime::Ago(ago.abs()));
     }

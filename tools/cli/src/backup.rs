@@ -193,8 +193,8 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     };
     let new_dir = NewDir::track(&args.store.path);
     let store = args.store.open_tuned(true, &args.tuning).inspect_err(|err| {
-        // This process failed to create the store. Had another one been creating it, the error
-        // would be Busy.
+        // The creation of the store has failed in this process: if another process were creating
+        // it, the error would be Busy.
         if Code::of(err) == Code::Failed && open::is_incomplete(&args.store.path) {
             new_dir.mark_created();
         }
@@ -227,7 +227,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     report("restored", &restored, args.json)
 }
 
-/// The header of a dump, and a reader of the whole dump.
+/// The header of a dump, and a reader of the whole dump, its header included.
 fn peek_header(from: impl io::Read) -> (percolite::Result<DumpHeader>, impl io::Read) {
     let mut tee = TeeReader { stream: from, bytes: Vec::new() };
     let header = DumpHeader::read(&mut tee);

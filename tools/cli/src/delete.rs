@@ -90,7 +90,8 @@ impl DeleteArgs {
         Ok(DeleteTarget::Keys(self.key.iter().map(|key| encodings.keys.decode_arg(key)).collect::<Result<_>>()?))
     }
 
-    /// Deletes the rows and returns their number. After an error the caller must roll back.
+    /// Deletes the rows and returns their number. After an error the caller must roll back, because
+    /// some of the rows may have been deleted in `txn`.
     pub fn delete(
         &self,
         txn: &mut Txn,
@@ -144,7 +145,8 @@ fn delete_rows(txn: &mut Txn, keyspace: &Keyspace, rows: &KeySelection, interrup
         progress.expect(total, "");
     }
     let mut deleted = 0;
-    // Row by row, because the library's call for a whole range cannot be interrupted.
+    // Rows are deleted one by one, because the library's call for a whole range cannot be
+    // interrupted.
     for row in scan(txn) {
         interrupt.check(INTERRUPTED_NOTE)?;
         txn.delete(keyspace, row?.key())?;

@@ -203,9 +203,10 @@ enum EncodedBytes {
 
 /// Writes a value, or the fact that there is none, as fields of a JSON object.
 ///
-/// In the encoding JSON, the field `value` has a value that is JSON, in one line. If this line is
-/// not the exact value, or the value is not JSON, the field `text` has the exact value. The field
-/// `hex` has a value that is not UTF-8.
+/// In the encoding JSON there are three fields. `value` has a value that is JSON, in one line.
+/// `text` has the exact value if it is UTF-8 but not JSON, or JSON that differs from that line.
+/// `hex` has a value that is not UTF-8. If there is no value, all three are missing. In other
+/// encodings there is only `value`, which is null if there is no value.
 pub fn write_value_fields(encoding: Encoding, value: Option<&[u8]>, out: &mut Vec<u8>) {
     match (encoding, value) {
         (Encoding::Json, None) => {}
@@ -277,8 +278,9 @@ fn is_json(text: &str) -> bool {
     check_json(text).is_ok()
 }
 
-/// Rejects half of a surrogate pair, which `IgnoredAny` accepts but other programs do not. Decoding
-/// takes longer, so the strings are decoded only if the text may contain a surrogate.
+/// Checks that the text is JSON, and rejects half of a surrogate pair, which `IgnoredAny` accepts
+/// but other programs do not. Only decoding the strings finds it. That takes longer, so they are
+/// decoded only if the text may contain a surrogate.
 fn check_json(text: &str) -> serde_json::Result<()> {
     serde_json::from_str::<serde::de::IgnoredAny>(text)?;
     if text.contains("\\ud") || text.contains("\\uD") {
@@ -287,8 +289,8 @@ fn check_json(text: &str) -> serde_json::Result<()> {
     Ok(())
 }
 
-/// The bytes of JSON, verbatim except for the whitespace around it, or the bytes whose hex digits
-/// follow [`HEX_PREFIX`].
+/// Decodes what the encoding JSON has written: hex digits after [`HEX_PREFIX`], else JSON, which is
+/// returned verbatim except for the whitespace around it.
 fn from_json_or_hex(bytes: &[u8]) -> Result<Vec<u8>> {
     if let Some(digits) = bytes.strip_prefix(HEX_PREFIX) {
         return Encoding::Hex.decode(digits);
@@ -346,8 +348,8 @@ fn write_string_between((before, after): (&str, &str), text: &str, out: &mut Vec
     out.extend_from_slice(after.as_bytes());
 }
 
-/// Escapes as PostgreSQL's `COPY` reads them: \t, \n, \r, \\, and \xHH for other control characters
-/// and for bytes that are not UTF-8.
+/// Writes the bytes with the escapes that PostgreSQL's `COPY` reads: \t, \n, \r, \\, and \xHH for
+/// other control characters and for bytes that are not UTF-8.
 fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     if bytes.iter().all(|byte| matches!(byte, b' '..=b'~') && *byte != b'\\') {
         return out.extend_from_slice(bytes);

@@ -20,7 +20,7 @@ pub enum Code {
     Interrupted = 130,
 }
 
-/// For `--help` and the man page.
+/// The table of exit codes, for `--help` and the man pages.
 pub const TABLE: &str = "\
 Exit codes:
     0  done

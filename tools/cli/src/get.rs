@@ -77,7 +77,7 @@ impl GetArgs {
         self.key.iter().map(|key| encodings.keys.decode_arg(key)).collect()
     }
 
-    /// Prints the values, as the open transaction sees them if there is one.
+    /// Prints the values; if a transaction is open, those that it sees.
     pub fn print(
         &self,
         store: &Store,

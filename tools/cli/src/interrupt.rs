@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM: the first ends long work at a good point, with a message about what was
-//! done. The second ends the program immediately.
+//! SIGINT and SIGTERM. The first signal ends long work at a good point, with a message about what
+//! was done. A second signal ends the program immediately.
 
 use std::io::{self, Cursor, Read, Write};
 use std::ops::ControlFlow;
@@ -24,8 +24,9 @@ impl Interrupt {
     pub fn watch() -> Result<Self> {
         let requested = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
-            // The shutdown must be registered before the flag: at the first signal it must find the
-            // flag unset, or that signal would already end the program.
+            // Handlers run in the order of their registration. The handler that ends the program if
+            // the flag is set must run first, and then the one that sets the flag. In the other
+            // order the first signal would already end the program.
             flag::register_conditional_shutdown(signal, Code::Interrupted as i32, Arc::clone(&requested))
                 .and_then(|_| flag::register(signal, Arc::clone(&requested)))
                 .context("cannot watch for signals")?;

@@ -1,4 +1,4 @@
-//! A new directory that is removed unless the command completes.
+//! A new directory that is removed if the command does not complete.
 //!
 //! The directory is removed only if [`NewDir::mark_created`] was called. It is not enough that the
 //! path did not exist at the start: another process may have created the directory since.
@@ -29,8 +29,8 @@ impl NewDir {
         self.created.set(!self.existed);
     }
 
-    /// The error of the command, with `outcome` ("nothing was restored"). An undetermined commit is
-    /// a plain failure here, because the store is removed with its directory.
+    /// The error of the command, with `outcome` ("nothing was restored"). If the directory is
+    /// removed, an undetermined commit is a plain failure, because its store is removed as well.
     pub fn error(&self, outcome: &str, err: percolite::Error) -> anyhow::Error {
         match err.kind() {
             ErrorKind::Undetermined(cause) if self.created.get() => {

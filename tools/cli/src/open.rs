@@ -52,8 +52,8 @@ impl StoreDir {
         Store::builder().read_only(true).open(&self.path).map_err(|err| open_error(&self.path, err))
     }
 
-    /// Opens the store read-only, or reads the published status if another process has it open. The
-    /// caller prints accepted data losses.
+    /// Opens the store read-only, or reads the published status if another process has it open.
+    /// Prints no warning about accepted data losses.
     pub fn open_or_status(&self) -> Result<StoreOrStatus> {
         let err = match Store::builder().read_only(true).open(&self.path) {
             Ok(store) => return Ok(StoreOrStatus::Store(store)),
@@ -199,8 +199,8 @@ fn write_error(dir: &Path, err: Error) -> anyhow::Error {
 }
 
 /// Waits for the background cleanup of large transactions' row locks, then closes the store. An
-/// interrupt ends the wait: the commit is already durable, and the next opening for writing removes
-/// the remaining locks.
+/// interrupt ends the wait without harm: the transactions are already durable, and the next opening
+/// for writing removes the remaining locks.
 pub fn close_after_cleanup(store: Store) -> Result<()> {
     if store.stats().cleanup_pending > 0 {
         let interrupt = Interrupt::watch()?;

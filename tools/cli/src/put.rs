@@ -87,7 +87,8 @@ impl PutArgs {
             (Some(file), [key]) => {
                 let content = read_value_file(file)?;
                 // Encodings apply to arguments, so the content of the file is the value, byte for
-                // byte. Only JSON is decoded as in an argument, so that it is validated.
+                // byte. The exception is the encoding JSON: the content is decoded like an
+                // argument, so that it is validated.
                 let value = match encodings.values {
                     Encoding::Json => Encoding::Json.decode_arg(OsStr::from_bytes(&content))?,
                     _ => content,

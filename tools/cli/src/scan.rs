@@ -92,8 +92,8 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 impl ScanArgs {
-    /// Prints the rows, as the open transaction sees them if there is one. `table_limit` is the
-    /// most rows of a table without `--limit`.
+    /// Prints the rows; if a transaction is open, those that it sees. Without `--limit`, at most
+    /// `table_limit` rows are printed as tables.
     pub fn print(
         &self,
         store: &Store,

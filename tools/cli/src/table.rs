@@ -5,7 +5,7 @@
 //! the demo, is shown as a dot.
 //!
 //! Without a terminal a table is plain: a line per row, the header first, a tab between columns.
-//! Only the demo always draws its tables, 100 columns wide.
+//! The exception is the demo, which draws its tables even then, 100 columns wide.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -127,7 +127,7 @@ impl RowLockTable {
         }
     }
 
-    /// `None` if there were no locks.
+    /// The table; `None` if there were no locks.
     pub fn finish(self) -> Option<String> {
         if self.shown.is_empty() {
             return None;

@@ -2,7 +2,7 @@
 //!
 //! Only one process at a time can have a store open for writing. If the store was opened with
 //! [`percolite::Builder::status_file_interval`], that process publishes its status in the store's
-//! directory. `top` reads the published status and prints the difference of two.
+//! directory. `top` reads each published status, and prints the difference from the one before.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -75,8 +75,8 @@ pub fn run(args: &Args) -> Result<()> {
             print(args, &delta, &now)?;
         } else if now.pid == before.pid && now.uptime == before.uptime {
             if last_new.elapsed() > now.publish_interval.unwrap_or_default() + STALE_AFTER {
-                // If the store can be opened, the process has ended; it was killed, or it would
-                // have removed its status.
+                // If the store can be opened, the process has ended. It was killed: a process that
+                // closes its store removes its status.
                 let was_killed = matches!(store.open_or_status(), Ok(StoreOrStatus::Store(_)));
                 let message = if was_killed {
                     "has ended without closing the store"

@@ -71,8 +71,8 @@ fn status_at_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) 
     Ok(None)
 }
 
-/// Prints what is known of the transaction from the status that the process with the open store has
-/// published: whether it is active, was slow, or has row locks.
+/// Prints what the status says about the transaction: whether the transaction is active, was slow,
+/// or has row locks. The process that has the store open has published the status.
 fn print_status(args: &Args, status: &StoreStatus) -> Result<()> {
     if args.key.is_some() {
         return Err(Code::Busy.error(

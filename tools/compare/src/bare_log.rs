@@ -1,11 +1,12 @@
 //! `bare-log`: durable commits without a store, as an upper bound for every store.
 //!
-//! Each client submits as many bytes as a transfer writes into a log, and waits until they are
-//! durable. A client that finds no sync in progress syncs itself. Clients that submit during a sync
-//! sleep; after that sync, a thread syncs once for all of them, and one call wakes them.
+//! Each client submits log records that are as long as that of a transfer, one after the other, and
+//! waits until each is durable. A client that finds no sync in progress syncs itself. Clients that
+//! submit during a sync sleep. After that sync, one thread syncs once for all of them, and one call
+//! wakes them.
 //!
 //! Nothing is read, checked or stored, and the log is preallocated. So the result is the limit of
-//! the machine for clients with a thread each: no store is much faster. If a store reaches half of
+//! the machine if each client has a thread: no store can be much faster. If a store reaches half of
 //! the limit, no other store can be much more than twice as fast.
 
 use std::fs::File;
@@ -43,7 +44,7 @@ pub struct BareLog {
     pub cpu: Spread,
 }
 
-/// `None` if the run was interrupted.
+/// Measures each number of clients, in each round. `None` if the run was interrupted.
 pub fn run(clients: &[u64], args: &CommonArgs) -> Result<Option<Vec<BareLog>>> {
     let (scratch, conditions) = (args.scratch_dir()?, args.conditions());
     let (warm_up, measured) =
@@ -135,7 +136,7 @@ impl Log {
 
 #[derive(Default)]
 struct State {
-    /// The submitted commits that are not in the log yet.
+    /// The number of submitted commits that no sync has taken yet.
     waiting: usize,
     is_syncing: bool,
     /// The numbers of started and finished syncs.
@@ -200,7 +201,7 @@ impl Commits {
         }
     }
 
-    /// Makes the submitted commits durable; one thread at a time.
+    /// Makes the submitted commits durable. No other sync may be in progress.
     fn sync(&self, mut state: MutexGuard<'_, State>) -> Result<()> {
         let commits = std::mem::take(&mut state.waiting);
         state.started += 1;
@@ -234,7 +235,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// `None` if the run was interrupted.
+/// Measures one number of clients, in one round. `None` if the run was interrupted.
 fn measure(
     clients: u64,
     path: &Path,

@@ -1,8 +1,9 @@
 //! One client thread: repeats its operation, counts, and measures latencies.
 //!
-//! All clients start together. Operations of the warm-up are not counted. Its commits and bytes are
-//! counted, because the verification compares them with the rows. Each write is timed, but only
-//! every 32nd read, because reading the clock twice takes longer than a read in some stores.
+//! All clients start together. Operations of the warm-up are not counted, but its commits and bytes
+//! are: the verification compares all commits with the rows, and the write amplification includes
+//! all bytes. Each write is timed, but only every 32nd read, because reading the clock twice takes
+//! longer than a read in some stores.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -26,7 +27,8 @@ const STOPPED: u8 = 2;
 pub struct Phases {
     phase: AtomicU8,
     start: Barrier,
-    /// The number of operations of each client, instead of a duration.
+    /// If this is set, each client runs this number of operations, instead of running for a given
+    /// time.
     operations: Option<u64>,
 }
 
@@ -234,7 +236,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Counts a load that is not measured.
+    /// Counts the rows and bytes of a load, but no operations.
     pub fn note_load(&mut self, rows: u64, bytes: u64) {
         self.done += 1;
         self.total.loaded += rows;

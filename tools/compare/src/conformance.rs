@@ -140,7 +140,7 @@ fn failures<P: Peer>() {
     assert_eq!(seen, [0, 1]);
 }
 
-/// Every supported workload, a few operations, with its verification.
+/// Runs each workload that the store supports for a few operations, and verifies its rows.
 fn workloads(store: StoreKind) {
     let skew = Skew::Zipf;
     let reads = |kind, rows| Workload::Reads(Reads { rows, kind, skew });

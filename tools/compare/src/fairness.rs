@@ -62,7 +62,7 @@ pub struct Requirement {
     pub what: String,
     pub store: StoreKind,
     pub bar: Bar,
-    /// `None` if no round has a value.
+    /// The values of the rounds; `None` if no round has one.
     pub value: Option<Spread>,
     pub met: bool,
     /// The first failure of the store.
@@ -78,7 +78,7 @@ impl Requirement {
         Self { what: what.to_owned(), store, bar, value, met, failed }
     }
 
-    /// Requirements of other stores are informative.
+    /// Only percolite must meet the requirements; for other stores they are only shown.
     pub fn is_missed_by_percolite(&self) -> bool {
         self.store == StoreKind::Percolite && !self.met
     }

@@ -1,6 +1,6 @@
 //! Numbers and times for tables.
 
-/// Three significant digits.
+/// A number with about three significant digits.
 pub fn count(number: f64) -> String {
     match number {
         _ if number >= 9_999_500.0 => format!("{:.1} M", number / 1e6),

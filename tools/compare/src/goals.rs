@@ -171,11 +171,11 @@ pub struct GoalResult {
     pub against: String,
     pub required: f64,
     pub stretch: f64,
-    /// `None` if no round has both sides.
+    /// percolite's value divided by that of the best baseline; `None` if no round has both.
     pub ratio: Option<Spread>,
     pub required_met: bool,
     pub stretch_met: bool,
-    /// The failures of both sides.
+    /// The failures of percolite and of the baselines.
     pub failures: Vec<String>,
 }
 

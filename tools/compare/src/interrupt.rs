@@ -16,8 +16,9 @@ static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// Installs the signal handlers.
 pub fn watch() -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
-        // The shutdown must be registered before the flag: at the first signal it must find the
-        // flag clear, or that signal would already end the program.
+        // Handlers run in the order of their registration. The handler that ends the program if the
+        // flag is set must run first, and then the one that sets the flag. In the other order the
+        // first signal would already end the program.
         flag::register_conditional_shutdown(signal, i32::from(CODE), Arc::clone(&INTERRUPTED))?;
         flag::register(signal, Arc::clone(&INTERRUPTED))?;
     }

@@ -121,8 +121,8 @@ enum Command {
         #[command(flatten)]
         args: CommonArgs,
     },
-    /// Measure durable commits without a store: a log, its syncs, and one sleep and wake-up per
-    /// commit
+    /// Measure durable commits without a store: a log, its syncs, and at most one sleep and wake-up
+    /// per commit
     BareLog {
         /// Numbers of concurrent clients
         #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64], value_parser = clap::value_parser!(u64).range(1..=256))]

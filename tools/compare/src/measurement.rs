@@ -1,8 +1,8 @@
 //! One measurement, in the process that runs it.
 //!
 //! A measurement opens the store three times: to prepare it, to measure, and to verify. So the
-//! measured operations start from the store's files, and the verification reads what was written
-//! from the files.
+//! measured operations start from the store's files, and the verification reads from the files what
+//! the operations have written.
 
 use std::path::Path;
 use std::time::Duration;
@@ -71,8 +71,8 @@ fn measure_on<P: Peer>(spec: &Spec, config: &StoreConfig, work: &impl Work) -> R
     Ok(metrics(&total, elapsed, written, peak_bytes))
 }
 
-/// Prepares the rows. For read-only workloads the commits are buffered, because the preparation is
-/// not measured.
+/// Prepares the rows. For read-only workloads its commits are buffered, which is faster: durability
+/// does not matter to these workloads.
 fn prepare<P: Peer>(spec: &Spec, config: &StoreConfig, work: &impl Work) -> Result<()> {
     let durable = config.durable && !spec.setting.work.is_read_only();
     let config = StoreConfig { dir: config.dir.clone(), durable, ..*config };

@@ -19,7 +19,8 @@ use crate::peer::{Peer as _, Percolite, Read as _, Session as _, StoreConfig};
 use crate::statistics::Spread;
 use crate::workload::RowGenerator;
 
-/// A few rows fill only the log; many also fill the memtables.
+/// With few rows, the memtables have many versions of a few cells; with many rows, mostly cells
+/// with one version.
 const ROWS: [u64; 2] = [10, 1_000_000];
 /// The log is observed only after this time, when the segments of the preparation have been
 /// removed.
@@ -46,7 +47,7 @@ struct Measurement {
     elapsed: Duration,
 }
 
-/// `None` if the run was interrupted.
+/// Measures each number of rows, in each round. `None` if the run was interrupted.
 pub fn run(args: &CommonArgs) -> Result<Option<Vec<Recovery>>> {
     let scratch = args.scratch_dir()?;
     let mut all = Vec::new();

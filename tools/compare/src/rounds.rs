@@ -24,7 +24,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// All measurements, in their order.
+    /// All measurements, in the order in which they run.
     pub fn specs(&self) -> Vec<Spec> {
         let mut specs = Vec::new();
         for round in 0..self.rounds {
@@ -45,7 +45,7 @@ pub struct ResultsFile {
 }
 
 impl ResultsFile {
-    /// Opens the file. A file that is not empty is an error unless the run resumes.
+    /// Opens the file. If the run does not resume, a file that is not empty is an error.
     pub fn open(path: Option<&Path>, resume: bool) -> Result<Self> {
         let mut outcomes = Outcomes::default();
         let Some(path) = path else { return Ok(Self { file: None, outcomes }) };

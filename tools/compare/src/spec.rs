@@ -1,8 +1,8 @@
 //! Measurements and their results: a measurement is one workload on one store, in one round.
 //!
 //! The specification of a measurement is JSON on the command line of the measuring process, and the
-//! outcome is JSON on the standard output of that process. The file of results has both; `--resume`
-//! reads from it what has been measured.
+//! outcome is JSON on the standard output of that process. Each line of the file of results has
+//! both; `--resume` reads from them what has been measured.
 
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 //! Clients make buffered commits of large values, with write buffers that are far too small. Flush
 //! and compaction fall behind, and commits wait until a memtable has been flushed. No commit may
 //! fail because of this wait. Commits may take longer, but the delay must be spread over all of
-//! them: no commit may take seconds.
+//! them: no commit may take longer than a second.
 //!
 //! During a run [`percolite::Store::engine_stats`] is sampled, as an operator would do. After the
 //! run [`percolite::Store::stats`] is read. The bars for evenness are this tool's own choice.
@@ -52,7 +52,7 @@ pub struct SecondStats {
     pub samples: u64,
     pub stopped: u64,
     pub delayed: u64,
-    /// The maximum of the samples; also of `pending_compaction_bytes`.
+    /// The maximum of the samples. `pending_compaction_bytes` is a maximum, too.
     pub level0_files: u64,
     pub pending_compaction_bytes: u64,
 }

@@ -20,7 +20,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` without values. The median of an even number is the mean of the two in the middle.
+    /// `None` without values. The median of an even number of values is the mean of the two in the
+    /// middle.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (&min, &max) = (values.first()?, values.last()?);

@@ -19,7 +19,7 @@ pub struct Summary {
     pub rate: Option<Spread>,
     /// percolite's rate divided by the rate of this store in the same round.
     pub percolite_ratio: Option<Spread>,
-    /// Medians of the rounds.
+    /// The medians over the rounds. But counts are sums, and `peak_bytes` is the maximum.
     pub median: Option<Metrics>,
     pub failed: Option<String>,
 }

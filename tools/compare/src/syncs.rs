@@ -30,8 +30,9 @@ use crate::workload::{Transfers, Workload};
 const SHORT: u64 = 160;
 const LONG: u64 = 1760;
 const MANY_CLIENTS: u64 = 16;
-/// The minimum of syncs per commit with one client, then the minimum per group of one commit of
-/// each of several clients. Both are below 1 to allow for the start and the end of a run.
+/// With one client, the minimum of syncs per commit. With several clients, the minimum of syncs per
+/// group, which has one commit of each client. Both are below 1 to allow for the start and the end
+/// of a run.
 const MIN_SYNCS_PER_COMMIT: f64 = 0.99;
 const MIN_SYNCS_PER_GROUP: f64 = 0.8;
 /// The system calls that make writes durable.
@@ -45,7 +46,7 @@ pub struct SyncCounts {
     pub store: StoreKind,
     pub durable: bool,
     pub clients: u64,
-    /// Each system call, per commit.
+    /// How often each system call was made per commit.
     pub per_commit: BTreeMap<String, f64>,
     pub failed: Option<String>,
 }
@@ -74,7 +75,7 @@ pub fn unavailable() -> Option<String> {
     }
 }
 
-/// `None` if the run was interrupted.
+/// Counts the syncs of each store. `None` if the run was interrupted.
 pub fn run(stores: &[StoreKind], conditions: &Conditions, scratch: &ScratchDir) -> Result<Option<Vec<SyncCounts>>> {
     let mut all = Vec::new();
     for (durable, clients) in [(true, 1), (true, MANY_CLIENTS), (false, 1)] {

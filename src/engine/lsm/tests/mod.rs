@@ -77,12 +77,12 @@ fn an_idle_log_gets_one_noop_frame_and_a_failed_one_none() {
 
 #[test]
 fn incarnations_killed_before_a_flush_do_not_grow_the_log() {
-    // As much as may be written without a flush, and hardly anything.
+    // Each incarnation writes as much as it may without a flush, or hardly anything.
     for bytes in [4_000, 10] {
         let mut model = Model::new(5);
         let mut segments_most = 0;
         for number in 0..60_u8 {
-            // Without a thread, only the opening can flush.
+            // There is no flush thread, so only the opening can flush.
             let storage = model.open().unwrap();
             let mut batch = storage.new_batch(0);
             batch.put(Column::Write, b"a", &vec![number; bytes]);

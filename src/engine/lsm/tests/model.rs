@@ -22,7 +22,7 @@ pub(super) struct Model {
     pub disk: SimDisk,
     pub tables: SimStorage,
     pub choices: SplitMix64,
-    /// The state after each number of batches.
+    /// The states, by the number of batches that were written.
     pub states: Vec<State>,
     /// How many batches are durable.
     pub acknowledged: usize,
@@ -176,11 +176,11 @@ impl Model {
         } else {
             self.disk.crash(seed);
         }
-        // A kill, too, may lose what the tables have not synced: it is in the memory of the
+        // A kill, too, may lose what the tables have not synced, which is only in the memory of the
         // process.
         self.tables.crash(self.choices.next());
         if self.one_in(3) {
-            // A power cut at some call of the next opening.
+            // A power cut interrupts the next opening, at one of its calls.
             is_all_left = false;
             let (nth, seed) = (1 + self.choices.next_below(40), self.choices.next());
             self.disk.fail_from(nth, seed);

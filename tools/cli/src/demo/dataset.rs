@@ -52,8 +52,8 @@ pub struct Dataset {
     pub records: Records,
 }
 
-/// Opens the data set: `input` is a file or `-`, `source` a data set; without both, the first that
-/// exists.
+/// Opens the file `input` (`-` is standard input), or else the data set `source`. If neither is
+/// given, opens the first data set that exists.
 pub fn find(input: Option<&Path>, source: Option<SampleData>) -> Result<Dataset> {
     match (input, source) {
         (Some(path), _) if path == Path::new("-") => {

@@ -2,8 +2,9 @@
 //!
 //! A two-phase commit (Percolator) has three steps: it locks every row and stores the new value
 //! there; it turns the lock of one row, the primary, into a version, which is the *commit point*;
-//! then it turns the locks of the other rows into versions. The store's engine would write a
-//! thousand rows in one batch, so the child's engine reports a limit of one row per batch.
+//! then it turns the locks of the other rows into versions. The store's engine would commit a
+//! thousand rows in one batch, which leaves no locks. So the child's engine reports a limit of one
+//! row per batch.
 //!
 //! To be killed at a chosen point, the child puts an [`Engine`] between the store and its engine.
 //! The engine in between inspects each batch. Immediately before or after the batch with the commit
@@ -61,15 +62,15 @@ impl KillPoint {
     }
 }
 
-/// The end of a child.
+/// How a child has ended.
 pub struct KillResult {
     /// The line that the child has printed.
     pub ready_line: String,
-    /// Whether that was the expected line, and SIGKILL ended the child.
+    /// Whether `ready_line` is the expected line, and SIGKILL ended the child.
     pub as_planned: bool,
 }
 
-/// Runs the transaction in a child, on the store in `path`, and kills the child at the point.
+/// Runs the transaction in a child, on the store in `path`, and kills the child at `kill_at`.
 pub fn kill_in_commit(path: &Path, kill_at: KillPoint, txn: &PlannedTxn) -> Result<KillResult> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = Command::new(program);
@@ -105,7 +106,7 @@ struct KillOnDrop(Child);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // Both calls fail without effect if the child was already reaped.
+        // Both calls have no effect if the child was already reaped.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

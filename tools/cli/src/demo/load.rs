@@ -26,7 +26,7 @@ pub struct LoadOptions {
     pub key: Option<String>,
     /// See `--index-field`.
     pub index: Option<String>,
-    /// The most records.
+    /// At most this many records are loaded.
     pub rows: u64,
     /// Whether records that cannot be read are skipped.
     pub skip_bad: bool,
@@ -157,7 +157,7 @@ pub fn encode(record: &Map<String, Value>) -> Result<Vec<u8>> {
     serde_json::to_vec(record).context("cannot write a record as JSON")
 }
 
-/// The record of a stored form.
+/// The record that [`encode`] has stored.
 pub fn decode(stored: &[u8]) -> Result<Map<String, Value>> {
     serde_json::from_slice(stored).context("a stored record is not a JSON object")
 }

@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> Result<()> {
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let demo_dir = DemoDir::new(args.dir.as_deref(), args.keep)?;
     let mut checks = Checks::default();
-    // The status is published for `percolite top`, if the user has named the directory.
+    // The status is published so that the user can watch the demo with `percolite top DIR`.
     let store = Store::builder().status_file_interval(STATUS_INTERVAL).open(demo_dir.path())?;
     let keyspaces = Keyspaces::create(&store)?;
     print_line(format_args!("The store is in {}.", demo_dir.path().display()))?;

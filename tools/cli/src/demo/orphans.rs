@@ -122,8 +122,8 @@ pub fn resolve_by_reading(
     Ok(())
 }
 
-/// Reads the status of the transactions of these locks, and compares it with the status before the
-/// locks were resolved.
+/// Checks that the transactions of these locks have the status that the locks showed before they
+/// were resolved. Only a pending transaction has changed: it must be rolled back now.
 pub fn recheck_status(store: &Store, locks: &[RowLock], checks: &mut Checks) -> Result<()> {
     let mut as_expected = true;
     for lock in locks {

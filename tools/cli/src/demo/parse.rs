@@ -6,7 +6,7 @@
 //!   continuation line begins with a blank.
 //!
 //! Every record becomes a JSON object. A bad record is returned with its line number, and the
-//! caller may continue after it; an I/O error ends everything.
+//! caller may continue after it; an I/O error ends the reading.
 
 use std::io::{BufRead, Read as _};
 
@@ -150,7 +150,7 @@ impl Records {
             Ok(Value::Object(fields)) => Ok(fields),
             Ok(_) => Err("is JSON, but not an object".into()),
             Err(err) => {
-                // serde_json's line number is always 1 here.
+                // serde_json's line number is always 1 here, so it is left out.
                 let message = err.to_string();
                 let message = message.split(" at line ").next().unwrap_or_default();
                 Err(format!("is not JSON: {message} (column {})", err.column()))

@@ -1,10 +1,10 @@
 //! The transactions of the writers that are killed, and the rows that must exist afterwards.
 //!
 //! There are two kinds of transactions, each with several rows. In a payment, one account pays
-//! several others. In a move, records get another indexed value, which changes each record and its
-//! old and new index entry. Each kind is killed once before and once after the commit point. The
-//! four transactions have no row in common, because a writer resolves the orphan locks that it
-//! finds.
+//! several others. In a move, records get another indexed value, which changes each record, its old
+//! index entry and its new one. For each kind, one writer is killed before the commit point and one
+//! after it. The four transactions have no row in common: otherwise a later writer would resolve
+//! orphan locks of an earlier one.
 //!
 //! Before it starts the writers, the parent runs each transaction without committing it. So the
 //! parent knows the value of each row before and after the transaction, and can check later that

@@ -6,7 +6,8 @@
 //!   into a new store.
 //! - Other keys are read one by one at first.
 //! - When these point reads have cost as much as a scan of all keys, all keys are scanned once and
-//!   tracked in memory, as hashes of 128 bits. Two hashes collide with a probability of 1 in 10^25.
+//!   tracked in memory, as hashes of 128 bits. The probability that any two of the hashes are equal
+//!   is below 1 in 10^25.
 //! - If there are too many keys to track, point reads continue.
 //!
 //! Only this process writes to the store during the load, so the set of keys changes only by the
@@ -46,9 +47,9 @@ struct TrackedKeys {
 /// The rows of a transaction, classified.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lookups<'a> {
-    /// The keys that must be read: the row is a replacement if the key exists.
+    /// The keys that must be read. If a key exists, its row replaces another one.
     pub keys: Vec<&'a [u8]>,
-    /// The rows that are known to replace another row, of the store or of the same transaction.
+    /// How many rows are known to replace another one, of the store or of the same transaction.
     pub replaced: u64,
 }
 

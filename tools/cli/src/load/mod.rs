@@ -3,7 +3,8 @@
 //! One thread reads and parses the input ([`reader`]), and the main thread commits. So the main
 //! thread can react to an interrupt while it waits for input. Each transaction is durable before
 //! the next one starts. So wherever the load ends, the committed rows are those before a certain
-//! record of the input, and the message gives the number of this record.
+//! record of the input, and the message gives the number of this record. Only after an undetermined
+//! commit may the rows of one more transaction be committed.
 
 mod duplicates;
 mod reader;
@@ -187,7 +188,7 @@ pub fn run(args: &Args) -> Result<()> {
         _ => store.close().map_err(anyhow::Error::from),
     };
     let end = match (end, closed) {
-        // After another failure, the error of closing the store only repeats that failure.
+        // If the load itself has failed, an error of closing the store only repeats that failure.
         (End::Complete | End::Interrupted, Err(err)) => End::Failed(err),
         (end, _) => end,
     };

@@ -104,7 +104,7 @@ impl<R: Read> Read for CountingReader<R> {
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Appended to the input, to detect an unclosed quote. The first line end ends the last record if
-/// the input does not end with a line end. The second line end belongs to no record, unless a quote
+/// the input does not end with a line end. The second line end belongs to a record only if a quote
 /// is open. So a record that extends to the end of the sentinel has an unclosed quote.
 const SENTINEL: &[u8] = b"\n\n";
 
@@ -158,8 +158,8 @@ impl RecordReader {
             }
         };
         let mut stream = Box::new(BufReader::with_capacity(1 << 18, CountingReader(input, Arc::clone(&bytes_read))));
-        // The beginning is read before the store is opened, so that an unusable input does not
-        // create a store.
+        // The beginning is read before the store is opened, so that no store is created for an
+        // unusable input.
         let beginning = stream.fill_buf();
         interrupt.check("nothing was loaded")?;
         let mut beginning = beginning.with_context(cannot)?;
@@ -186,7 +186,7 @@ impl RecordReader {
         Ok(Self { stream, format, options, length, bytes_read })
     }
 
-    /// Reads and sends the whole input, or until the receiver is dropped.
+    /// Reads and sends the input, until its end or until the receiver is dropped.
     pub fn send(self, to: &SyncSender<Batch>) {
         let Self { stream, format, options, .. } = self;
         let mut sender = BatchSender { to, rows: Vec::new(), bytes: 0, skip: options.skip, batch: options.batch };
@@ -336,7 +336,7 @@ fn not_an_object(err: &serde_json::Error) -> String {
         return "is JSON, but not an object".into();
     }
     let message = err.to_string();
-    // serde_json's line number is always 1 here.
+    // serde_json's line number is always 1 here, so it is left out.
     format!("is not JSON: {} (column {})", message.split(" at line ").next().unwrap_or_default(), err.column())
 }
 

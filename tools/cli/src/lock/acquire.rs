@@ -89,8 +89,8 @@ impl AcquireRequest<'_> {
                 Attempt::Held(held) if is_timed_out => return Err(self.timeout_error(&held.message)),
                 Attempt::Busy if is_timed_out => {
                     // The store may be busy only because another waiter is polling. If the lease
-                    // found before has not expired, the error is that the lock is held, not that
-                    // the store is busy.
+                    // that this process saw last has not expired yet, the error is that the lock is
+                    // held, not that the store is busy.
                     let held = last_held.filter(|held: &HeldByOthers| held.until > Instant::now());
                     return Err(
                         held.map_or_else(|| self.dir.busy_error(self.wait), |held| self.timeout_error(&held.message))
@@ -188,8 +188,8 @@ fn wait_for_change(dir: &Path, before: Vec<OsString>, at_most: Duration, signals
     }
 }
 
-/// The names of the WAL segments. Empty if they cannot be read; then opening the store returns the
-/// error.
+/// The names of the WAL segments; none if they cannot be read, because opening the store reports
+/// that error.
 fn segment_names(dir: &Path) -> Vec<OsString> {
     let entries = fs::read_dir(dir.join("wal")).into_iter().flatten();
     let mut names: Vec<OsString> = entries.flatten().map(|entry| entry.file_name()).collect();

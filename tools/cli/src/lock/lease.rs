@@ -12,7 +12,8 @@ use super::{acquire, render};
 use crate::exit::Code;
 use crate::open::{self, StoreDir, StoreOrBusy};
 
-/// The time between two attempts to open a store that is open elsewhere; shorter for a short lease.
+/// Bounds of the time between two attempts to open a store that is open elsewhere. For a release it
+/// is about the minimum; for a renewal it is longer if the lease is longer.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(500);
 
@@ -84,8 +85,8 @@ impl Lease<'_> {
         let renewed = match store.attach_lock(self.name, self.token) {
             Ok(guard) => {
                 let renewed = guard.renew(self.ttl);
-                // Dropping the guard would release the lock, so it is detached. Detaching fails if
-                // the lock is lost; then the renewal has failed, too.
+                // Dropping the guard would release the lock, so the guard is detached. Detaching
+                // fails if the lock is lost; then the renewal has failed, too.
                 let _ = guard.detach();
                 renewed
             }
@@ -182,8 +183,7 @@ fn renew_until_stopped(
             Ok(Renewed::Done) => (expires_at, due) = (started + lease.ttl, started + lease.ttl / 2),
             Ok(Renewed::Busy) => {}
             Ok(Renewed::Lost(message)) => {
-                // Sending fails if the command has ended meanwhile, because the receiver is dropped
-                // then.
+                // Sending fails if the command has ended meanwhile and the receiver is dropped.
                 let _ = events.send(Event::Lost(message));
                 return expires_at;
             }

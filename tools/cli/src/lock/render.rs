@@ -121,7 +121,7 @@ fn blocked_by(entry: &LockEntry, entries: &[LockEntry]) -> String {
 }
 
 /// A forest of holders and waiters. Each waiter appears once, below the first request or grant that
-/// blocks it.
+/// blocks it and is listed. If none of these is listed, the waiter is a root.
 struct Tree<'a> {
     roots: Vec<&'a LockEntry>,
     waiters: HashMap<u64, Vec<&'a LockEntry>>,
@@ -170,8 +170,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// The names of the locks, below each its holders, and below each of these its waiters; `None` if
-/// there are none.
+/// A text that has the name of each lock, below it the holders, and below each holder its waiters.
+/// `None` if there are no locks.
 pub fn tree(entries: &[LockEntry], at: SystemTime) -> Option<String> {
     let tree = Tree::of(entries);
     let (mut lines, mut last) = (Vec::new(), None);

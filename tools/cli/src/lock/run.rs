@@ -25,7 +25,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the release of the lock is first retried while the store is open elsewhere. Signals are
 /// ignored for this time, because the signal that ended the command may arrive here late.
 const RELEASE_RETRY_MIN: Duration = Duration::from_secs(2);
-/// How long the release is retried after [`RELEASE_RETRY_MIN`], unless a signal arrives.
+/// After [`RELEASE_RETRY_MIN`], the release is retried for this time. A signal ends these retries.
 const RELEASE_RETRY_MAX: Duration = Duration::from_secs(28);
 
 /// The end of a command.
@@ -111,7 +111,8 @@ fn supervise(child: &mut Child, signals: &Signals) -> Result<CommandExit> {
 }
 
 /// Releases the lock, which does not expire before `expires_at`. `ended_at` is the end of the
-/// command, if it ran. A failure is only a warning, because the exit code is that of the command.
+/// command, if it ran. A failure only prints a warning, because the exit code is that of the
+/// command.
 fn release(lease: &Lease<'_>, expires_at: Instant, ended_at: Option<Instant>, signals: &Signals) {
     let left = || expires_at.saturating_duration_since(Instant::now());
     let Lease { name, token, .. } = lease;
@@ -136,7 +137,8 @@ fn release(lease: &Lease<'_>, expires_at: Instant, ended_at: Option<Instant>, si
                  another process may have held it while the command ran"
             );
         }
-        // The command ended before the lock expired, so the lock was held all the time: no warning.
+        // The command ended before the lock expired, so the lock was held as long as the command
+        // ran: no warning.
         Ok(Released::NotHeld(_) | Released::Busy) if left.is_zero() && ended_at.is_none_or(|at| at < expires_at) => {}
         Ok(Released::NotHeld(_) | Released::Busy) if left.is_zero() => {
             eprintln!(

@@ -36,9 +36,10 @@ pub struct Received {
 }
 
 impl Received {
-    /// Forwards the signal to a child that was not reaped. A signal from the terminal is not
-    /// forwarded to a child of the same process group: the child has received it from the terminal,
-    /// and many programs act differently on a second signal.
+    /// Forwards the signal to the child, which must not have been reaped: another process could
+    /// have its pid. A signal from the terminal is not forwarded to a child of the same process
+    /// group: the child has received it from the terminal, and many programs act differently on a
+    /// second signal.
     pub fn forward(&self, child: &Child) {
         let pid = Pid::from_child(child);
         if self.by_terminal && getpgid(Some(pid)).is_ok_and(|group| group == getpgrp()) {
@@ -63,8 +64,8 @@ impl Signals {
     /// Handles the signals from here on. A signal does not end this process, except for a second
     /// signal before [`Signals::has_command`].
     pub fn watch() -> Result<Self> {
-        // Signals that this process was started to ignore stay ignored, here and in the command.
-        // Examples are `nohup` and the background jobs of a script.
+        // A signal that was ignored when this process started stays ignored, here and in the
+        // command: for example under `nohup`, or in a background job of a script.
         let watched = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).chain([SIGCHLD]);
         let mut received = SignalsInfo::<WithOrigin>::new(watched).context("cannot watch for signals")?;
         let (sender, events) = channel();

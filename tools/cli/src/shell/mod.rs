@@ -133,7 +133,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the program on a signal, from another thread: the read from a pipe cannot be
+    /// Starts a thread that ends the program on a signal, because a read from a pipe cannot be
     /// interrupted.
     fn exit_on_interrupt(&self) -> Result<Handle> {
         let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;

@@ -34,7 +34,8 @@ pub struct Session {
     /// The savepoints of the open transaction, oldest first. If two have the same name, the name
     /// means the later one.
     pub savepoints: Vec<(String, Savepoint)>,
-    /// One of the phases above, for the thread that ends the program on a signal.
+    /// [`NO_TXN_OPEN`], [`TXN_OPEN`] or [`COMMITTING`], for the thread that ends the program on a
+    /// signal.
     pub phase: Arc<AtomicU8>,
     /// The encodings of statements without encoding options.
     pub encodings: Encodings,
@@ -242,7 +243,8 @@ mod tests {
 
     use super::*;
 
-    /// This matters only on a terminal: a shell that reads from a pipe ends at the first error.
+    /// The transaction continues after the error only on a terminal: a shell that reads from a pipe
+    /// ends at the first error.
     #[test]
     fn a_failed_statement_changes_nothing_in_the_transaction() {
         let store = Store::in_memory().unwrap();

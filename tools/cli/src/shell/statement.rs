@@ -101,7 +101,7 @@ pub enum Parsed {
 }
 
 impl Parsed {
-    /// Parses a line; an invalid one is an error of one line.
+    /// Parses a line. The text of an error is one line.
     pub fn of(line: &str) -> Result<Self> {
         let mut words = shlex::split(line).ok_or_else(|| Code::Usage.error("a quote is not closed"))?;
         let Some(first) = words.first_mut() else { return Ok(Self::Empty) };

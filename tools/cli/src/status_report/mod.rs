@@ -19,7 +19,7 @@ use crate::table;
 const MAX_LISTED: usize = 5;
 const ROW_WIDTH: usize = 40;
 
-/// The process, and the age of the status.
+/// The process, the age of the status, and the store's failure if it has failed.
 pub fn header(status: &StoreStatus) -> String {
     let (uptime, age) = (indicatif::HumanDuration(status.uptime), short_duration(age(status)));
     let interval = status.publish_interval.map(|interval| format!(", every {}", short_duration(interval)));
@@ -181,7 +181,8 @@ pub struct StatusDelta<'a> {
 }
 
 impl<'a> StatusDelta<'a> {
-    /// `None` if the statuses are of different incarnations, or the same status.
+    /// The activity since `before`. `None` if the two statuses are the same, or of different
+    /// incarnations.
     #[expect(clippy::cast_precision_loss, reason = "rates")]
     pub fn of(before: &StoreStatus, now: &'a StoreStatus) -> Option<Self> {
         let elapsed = now.uptime.checked_sub(before.uptime)?;

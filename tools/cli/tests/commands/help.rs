@@ -37,7 +37,7 @@ fn the_help_of_every_command_has_examples() {
         assert!(all.contains(&format!("\n  {command} ")), "{command}");
         let help = sandbox.ok(&format!("{command} --help"));
         let examples = help.split("Examples:\n").nth(1).unwrap().split("\n\n").next().unwrap();
-        // A line that is too long is wrapped; its rest is neither a command nor indented.
+        // A line that is too long is wrapped. Its rest has no command and is not indented.
         let is_wrapped = |line: &str| !line.contains("percolite ") && !line.starts_with(&" ".repeat(20));
         assert!(!examples.lines().any(is_wrapped), "{command}: {examples}");
         assert!(help.contains("Examples:") && help.contains(&format!("percolite {command}")), "{command}: {help}");

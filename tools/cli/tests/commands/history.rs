@@ -42,8 +42,8 @@ fn past_states_can_be_read_with_history() {
     assert_eq!((report.len(), &report[0]["value"], &report[1]["value"]), (2, &"green".into(), &"red".into()));
     assert_eq!(report[0]["commit_ts"], versions[1].commit_ts.to_string());
     let time = report[0]["commit_time"].as_str().unwrap();
-    // `commit_time` is the start of a millisecond: before the commit, unless the commit has the
-    // first timestamp of the millisecond.
+    // `commit_time` is the start of a millisecond. So it is before the commit, except if the commit
+    // has the first timestamp of that millisecond.
     let is_first = versions[1].commit_ts == Timestamp::from_millis(versions[1].commit_ts.millis());
     let then = if is_first { "green\n" } else { "red\n" };
     assert_eq!(sandbox.ok(&format!("get --at {time} shop fruit apple")), then);

@@ -144,8 +144,9 @@ fn load_counts_new_and_replaced_rows_exactly() {
         .with_input("load shop fruit --format csv --batch 2", "apple,1\nkiwi,2\nkiwi,3\nfig,4\npear,5\nfig,6\n")
         .succeeds();
     assert!(report.starts_with("6 rows in 3 transactions: 2 new, 4 replaced; "), "{report}");
-    // Random order; half of the rows exist, a tenth come twice. With 8M the one transaction of
-    // `s` is larger than the memory.
+    // The rows come in random order. In the second load, half of the rows exist already, and a
+    // tenth come twice. The store `s` loads them in one transaction, which exceeds the memory
+    // budget of 8M.
     let key = |n: u32| n.wrapping_mul(7919) % 100_003;
     let half: String = (0..30_000).map(|n| format!("{:06}\tvalue\n", key(n))).collect();
     let all: String = (0..60_000).chain(0..6_000).map(|n| format!("{:06}\tvalue\n", key(n))).collect();

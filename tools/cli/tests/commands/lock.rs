@@ -38,8 +38,8 @@ impl Sandbox {
         fs::read_to_string(self.path().join(file)).unwrap_or_default()
     }
 
-    /// The token of the holder of a lock, as `locks` shows it. `None` also while another process
-    /// has the store open.
+    /// The token of the holder of a lock, as `locks` shows it. `None` if the lock is not held, and
+    /// while another process has the store open.
     fn token_of(&self, name: &str) -> Option<String> {
         let ran = self.run("locks shop --json");
         let shown = ran.out.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());

@@ -14,7 +14,8 @@ use super::{BenchEnv, Benchmark, Goal};
 
 const NAME: &str = "handover";
 const CLIENTS: [u64; 3] = [2, 16, 64];
-/// The baselines have no timeout; percolite has one by default.
+/// The baselines have no timeout. percolite has one by default, so it is measured without and with
+/// one.
 const WAITS: [(&str, LockWaitPolicy, Goal); 2] = [
     ("", LockWaitPolicy::Forever, Goal::AtMost(1.5)),
     (", timeout 30 s", LockWaitPolicy::Timeout(Duration::from_secs(30)), Goal::None),

@@ -28,7 +28,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// `None` without PostgreSQL.
+    /// Starts a server with these programs, or else with Debian's newest. `None` if there are none.
     pub fn start(programs: Option<&Path>, within: &Path) -> Result<Option<Self>> {
         let Some(programs) = programs.map(Path::to_owned).or_else(newest_version) else { return Ok(None) };
         let dir = within.join("postgres");

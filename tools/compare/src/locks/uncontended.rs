@@ -45,7 +45,8 @@ impl ShardedMap {
         Some(mutex.lock_arc())
     }
 
-    /// Removes the name with its last user, so that the map does not grow without bound.
+    /// Unlocks, and removes the name if it has no other user, so that the map does not grow without
+    /// bound.
     fn remove_if_last(&self, name: &str, guard: ArcMutexGuard<RawMutex, ()>) -> Option<()> {
         drop(guard);
         let mut shard = self.shard(name)?.lock();

@@ -1,9 +1,9 @@
 //! The backoff before a retry, for the optimistic stores, which have none of their own.
 //!
-//! Their documentation advises to retry, but not how long to wait before. In surrealkv, for
-//! example, a transaction conflicts with a commit that is still being synced, so an immediate retry
-//! is far too early; benches/RESULTS.md has the measurements. percolite has its own backoff, and
-//! the stores with one writer need none.
+//! The documentation of these stores advises to retry, but not how long to wait before. In
+//! surrealkv, for example, a transaction conflicts with a commit that is still being synced, so an
+//! immediate retry is far too early; benches/RESULTS.md has the measurements. percolite has its own
+//! backoff, and the stores with one writer need none.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Sleeps for 50 to 100 % of a time that doubles with each attempt.
+    /// Sleeps for 50 to 100 % of a time that doubles with each attempt, at most `DOUBLINGS` times.
     pub fn wait(&mut self) {
         let most = FIRST * (1 << self.attempts.min(DOUBLINGS));
         self.attempts += 1;

@@ -113,14 +113,15 @@ pub trait Peer: Sized + Sync {
 
 /// The operations of one client.
 pub trait Session {
-    /// A consistent view of the committed rows, at an earlier timestamp if the store supports it.
+    /// A consistent view of the committed rows. In a store with history, `at` may select those of
+    /// an earlier timestamp.
     fn reader(&mut self, at: Option<HistoryTs>) -> Result<impl Read>;
 
     /// Runs a transaction until it commits, and retries as the store's documentation advises.
     fn transact(&mut self, work: &mut dyn FnMut(&mut dyn Write) -> Result<()>) -> Result<()>;
 
-    /// Loads rows in the order of their keys, which are above all existing keys. The rows are
-    /// durable when this returns.
+    /// Loads rows. Their keys must be in order, and above all existing keys. The rows are durable
+    /// when this returns.
     fn load(&mut self, rows: impl Iterator<Item = Row>) -> Result<()>;
 
     /// A timestamp that covers all commits so far.
@@ -134,7 +135,7 @@ pub type Row = (Vec<u8>, Vec<u8>);
 /// An earlier timestamp, in the store's own unit.
 pub type HistoryTs = u64;
 
-/// A consistent view.
+/// A consistent view. RocksDB is an exception: each read sees the newest rows.
 pub trait Read {
     /// Calls `visit` with the value of the row. Returns whether the row exists.
     fn get(&self, key: &[u8], visit: impl FnOnce(&[u8])) -> Result<bool>;
@@ -154,8 +155,8 @@ pub trait Read {
 
 /// A transaction.
 pub trait Write {
-    /// Reads a row that the transaction will write. Rows are requested in the order of their keys.
-    /// Returns whether the row exists.
+    /// Reads a row that the transaction will write. Rows must be requested in the order of their
+    /// keys, so that stores that lock rows have no deadlocks. Returns whether the row exists.
     fn get_for_update(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;

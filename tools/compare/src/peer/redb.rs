@@ -1,8 +1,8 @@
 //! redb.
 //!
 //! The settings follow redb's README and the documentation of `Durability`, `WriteTransaction` and
-//! `Builder::set_cache_size`. redb has one writer at a time, so there are no retries. A commit is
-//! `Immediate` (the default) or `None`.
+//! `Builder::set_cache_size`. redb has one writer at a time, so there are no retries. A durable
+//! commit is `Immediate` (the default). A buffered commit is mostly `None`.
 //!
 //! `None` keeps a commit in memory until the next `Immediate` commit. So a buffered commit does not
 //! survive the end of the process, unlike that of other stores. One commit per half second is
@@ -49,8 +49,8 @@ impl Peer for Redb {
 }
 
 impl Redb {
-    /// The durability of the next commit. Called while the transaction of the only writer is open,
-    /// so no other thread changes `synced` meanwhile.
+    /// The durability of the next commit. Must be called while a write transaction is open: redb
+    /// has one writer at a time, so no other thread changes `synced` meanwhile.
     fn durability(&self) -> Durability {
         if self.durable {
             return Durability::Immediate;

@@ -19,8 +19,8 @@ const STYLE: &str = include_str!("style.css");
 pub struct RunReport {
     pub at: String,
     pub cores: usize,
-    /// The load average of the last minute at the end of the run. Well above the number of clients,
-    /// it shows that other processes were running.
+    /// The load average of the last minute at the end of the run. If it is well above the number of
+    /// clients, other processes were running.
     pub load: String,
     pub command: String,
     pub conditions: Conditions,

@@ -88,7 +88,7 @@ pub fn rates(summaries: &[Summary]) -> Result<Option<String>> {
             .y_labels(6)
             .disable_x_mesh()
             .x_label_formatter(&|exponent| {
-                // The axis also has marks between the powers of two.
+                // The axis also has marks between the powers of two; they get no text.
                 let is_whole = (exponent - exponent.round()).abs() < 1e-6;
                 if is_whole { format!("{:.0}", exponent.exp2()) } else { String::new() }
             })

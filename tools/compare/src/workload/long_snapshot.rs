@@ -1,5 +1,5 @@
-//! Transfers beside a client whose snapshots stay open for ten seconds each. Only the transfers are
-//! measured.
+//! Transfers beside a client whose snapshots stay open for ten seconds each (on RocksDB, whose
+//! reads use no snapshot, the client only waits and reads). Only the transfers are measured.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use crate::client::{Client, Total};
 use crate::peer::Session;
 
 const SNAPSHOT_AGE: Duration = Duration::from_secs(10);
-/// How often the client checks whether the run has ended, so that the snapshot does not outlast the
-/// run. At the end of the snapshot the client reads all rows, whose versions must still be
-/// available.
+/// How often the client checks whether the run has ended, because a snapshot must not outlast the
+/// run. Before a snapshot is closed, the client reads all its rows, to check that their versions
+/// are still available.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

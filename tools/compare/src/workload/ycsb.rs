@@ -16,7 +16,7 @@ use crate::generator::{RowChooser, Skew, key, number};
 use crate::peer::{Read as _, Session};
 
 const SCAN_MAX: u64 = 100;
-/// The rows that a client inserts start at `(number + 1) * CLIENT_ROWS`.
+/// The rows that client `number` inserts start at `(number + 1) * CLIENT_ROWS`.
 const CLIENT_ROWS: u64 = 1 << 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
