@@ -48,7 +48,7 @@ impl<E: Engine> ScheduledEngine<E> {
         }
     }
 
-    /// With a disk whose syncs take this long.
+    /// The same engine, on a disk whose syncs take this long.
     #[must_use]
     pub fn with_slow_syncs(self, sync_takes: Duration) -> Self {
         Self { sync_time: sync_takes, ..self }
@@ -118,7 +118,7 @@ impl<E: Engine> Engine for ScheduledEngine<E> {
     fn sync(&self) -> Result<(), EngineError> {
         self.scheduler.yield_point("sync");
         // A write that another thread makes in the first half of the sync becomes durable as well,
-        // although the request was earlier. A write in the second half does not.
+        // although the sync was requested before it. A write in the second half does not.
         self.scheduler.sleep(self.sync_time / 2);
         alive(&self.dead)?;
         let synced = self.engine.sync();

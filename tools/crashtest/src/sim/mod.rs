@@ -1,9 +1,9 @@
-//! Seeded simulation of the real protocol and the real core: many threads, of which one runs at a
-//! time, on a machine in memory whose crashes lose unsynced data.
+//! Seeded simulation of the real store: many threads, of which one runs at a time, on a machine in
+//! memory whose crashes lose unsynced data.
 //!
 //! The disk of the log tears and reorders writes, and the tables below the log flush at random.
 //! Crashes also interrupt flushes and openings. Where several processes share one engine, the
-//! engine is a map in memory without a core.
+//! engine is a map in memory, without a log and tables.
 //!
 //! The seed decides everything: the workload, the number of incarnations, the thread schedule, the
 //! time of a crash and its losses, the clock, and the network. There are three modes. *Embedded*:

@@ -36,8 +36,8 @@ const SHORT_AGE_LIMIT: Duration = Duration::from_millis(30);
 /// The default of `large_transaction_bytes`; simulated transactions are smaller.
 const NEVER_LARGE: usize = 16 << 20;
 
-/// Most violations that a crash can cause appear right after a sync, when commits were just
-/// acknowledged.
+/// Crash points around a sync. Commits have just been acknowledged there, so a crash there shows
+/// most of the violations that a crash can cause.
 const AROUND_A_SYNC: [CrashPoint; 3] =
     [CrashPoint::SyncReturned, CrashPoint::SyncPublished, CrashPoint::GroupPublished];
 
@@ -51,12 +51,12 @@ const LOCK_POINTS: [CrashPoint; 7] = [
     CrashPoint::LockHandedOver,
 ];
 
-/// The table of crash points. If the table is invalid, crashes come at random steps only; the check
-/// of the run against the table reports the error.
+/// The table of crash points. If the table is invalid, histories that take their points from it
+/// crash at random steps; the check of the run against the table reports the error.
 static POINTS: LazyLock<Vec<PointRow>> = LazyLock::new(|| table().unwrap_or_default());
 
 /// What a seed decides before the run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "independent choices")]
 pub struct SimPlan {
     pub mode: Mode,
@@ -103,7 +103,7 @@ pub struct SimPlan {
     pub large_transaction_bytes: usize,
     /// The age limit of snapshots.
     pub max_snapshot_age: Option<Duration>,
-    /// The history retention of each incarnation, in turn.
+    /// The history retentions: each incarnation has a random one of them.
     pub retention: [HistoryRetention; 3],
     /// Where a crash may come, and at which visit at most.
     pub crash_points: Vec<CrashPoint>,
@@ -135,7 +135,7 @@ impl Focus {
     const ALL: [Self; 4] =
         [Self::DropWithOrphans, Self::DeleteDuringLarge, Self::ShortHistory, Self::ExpireDuringCommit];
 
-    /// Threads (by name prefix) that are stalled for long, and once in how many steps.
+    /// The name prefix of threads that are stalled for long, and once in how many yields.
     pub fn stalls(self) -> Option<(&'static str, usize)> {
         match self {
             Self::DropWithOrphans => None,
@@ -298,7 +298,7 @@ impl SimPlan {
         self.transactions.saturating_sub(tried).div_ceil(self.clients as u64 * incarnations).max(2)
     }
 
-    /// The crash of an incarnation; `orphans` if there may be orphan locks.
+    /// Chooses the crash of an incarnation. `orphans` states whether there may be orphan locks.
     pub fn crash(&self, rng: &mut SeededRng, orphans: bool) -> Crash {
         let at_last = Some(1 + rng.below(300) as u64);
         let points: Vec<CrashPoint> =

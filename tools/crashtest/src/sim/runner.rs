@@ -16,8 +16,8 @@ use crate::layer_result::{Failure, LayerResult};
 use crate::points::Environment;
 use crate::violation::Violation;
 
-/// One history in this many runs twice and must be identical. The number is odd, so that its
-/// multiples are seeds of embedded (even) and of shared (odd) histories.
+/// One seed in this many runs twice, and both runs must have the same digest. The number is odd, so
+/// that it has even multiples, which are seeds of embedded histories, and odd ones, of shared ones.
 const RERUN_EVERY: u64 = 49;
 /// One history in this many may have too few transactions or no crash. Such a history is checked
 /// but not counted. If there are more of them, the run fails, because the plan is wrong.

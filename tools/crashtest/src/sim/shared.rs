@@ -229,7 +229,7 @@ impl<'a> Shared<'a> {
         Ok(())
     }
 
-    /// Partitions the networks for a while, one after the other.
+    /// Four times partitions a random network for a while.
     fn partition_networks(&mut self, threads: &[super::scheduler::ThreadId]) {
         let networks: Vec<_> = self.networks.iter().rev().take(threads.len()).cloned().collect();
         let (mut rng, scheduler) = (self.rng.split(), Arc::clone(self.scheduler));

@@ -21,7 +21,7 @@ const CATALOG: KeyspaceId = KeyspaceId(0);
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 /// How long a transaction holds its permit: longer than any wait for one.
 const PERMIT_HOLD_TIME: Duration = Duration::from_millis(1500);
-/// How often a check polls for the end of background work before it fails: ten times a second.
+/// The most polls of a check for the end of background work, ten a second.
 const CLEANUP_POLLS_MAX: usize = 600;
 
 impl Embedded<'_> {
@@ -68,8 +68,8 @@ impl Embedded<'_> {
         }
     }
 
-    /// Checks that a store without a crash or a disk fault accepts a write to each keyspace, and
-    /// makes the writes durable in time.
+    /// Checks that a store without a crash or a disk fault accepts writes to its second and its
+    /// renamed keyspace, and makes them durable in time.
     fn check_progress(&self, store: &Store, dead: &ProcessDead) {
         let put = [SECOND, RENAMED].iter().try_for_each(|name| {
             let keyspace = store.keyspace(name)?;
@@ -173,7 +173,7 @@ impl Embedded<'_> {
         }
         let left: Result<Vec<_>, _> = store.row_locks().and_then(Iterator::collect);
         let Ok(left) = left else { return };
-        // Locks in the catalog may belong to the background work.
+        // Locks in the catalog are allowed: they may belong to the background work.
         let mut left = left.iter().filter(|lock| lock.start_ts > first_ts && lock.row.keyspace_id() != CATALOG);
         if let Some(lock) = left.next().filter(|_| !is_dead(dead)) {
             let what =

@@ -26,7 +26,7 @@ const STALLED_STEPS: u64 = 2000;
 const STALLED_FOR: Duration = Duration::from_secs(10);
 
 impl Embedded<'_> {
-    /// Closes the store; returns the result of closing, unless the last handle was dropped.
+    /// Closes the store and returns the result, or drops its last handle, which has no result.
     pub(super) fn close(
         &mut self,
         store: Store,

@@ -1,11 +1,12 @@
-//! A history of one simulated process: a few incarnations, each ended by a power cut, a kill or a
-//! clean close, and a final verification.
+//! A history of one simulated process: a few incarnations, and then a final verification. Each
+//! incarnation ends with a power cut, a kill or a clean close.
 
 mod backup_client;
 mod checks;
 mod closing;
 mod lock_clients;
 mod process;
+mod txn_clients;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,31 +19,25 @@ use percolite::engine::machine::{SimMachine, SimMachineStorage};
 use percolite::internal::coordinator::HistoryRetention;
 use percolite::{Builder, Durability, ErrorKind, Keyspace, Store};
 
-use self::backup_client::BackupClient;
 use self::lock_clients::LockEvents;
 use self::process::crash_machine;
+use self::txn_clients::Incarnation;
 use super::engine::{ProcessDead, ScheduledEngine, is_dead};
-use super::plan::{CLIENT, Crash, Focus, INCARNATIONS_MAX, READER, SimPlan};
+use super::plan::{Crash, Focus, INCARNATIONS_MAX, SimPlan};
 use super::recorder::SimRecorder;
 use super::runtime::SimRuntime;
 use super::scheduler::Scheduler;
 use super::{Mode, SimStats, clock_offset_ms};
-use crate::client::{
-    Client, ClientId, ROWS, Recorder as _, SECOND, SharedDigests, TxnEnd, ignore_too_old, with_retention,
-};
+use crate::client::{Client, ClientId, ROWS, SECOND, SharedDigests, TxnEnd, with_retention};
 use crate::invariants::{check_structure, digest, keyspace_ids};
 use crate::lock_workload::SharedLocks;
 use crate::lock_workload::final_checks::check_no_lease_rows;
 use crate::restores::Restores;
 use crate::rng::SeededRng;
-use crate::think_time::ThinkTime;
 use crate::violation::Violation;
 
-/// The longest think time, in milliseconds: longer than a round of the background work.
-const THINK_MAX_MS: usize = 2500;
-
-/// No incarnation takes longer in virtual time, so a retention of this time keeps all of its
-/// history.
+/// No incarnation takes longer than this in virtual time, so with this retention all of its history
+/// is kept.
 const INCARNATION_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// See the [module](self).
@@ -166,7 +161,7 @@ impl<'a> Embedded<'a> {
             self.check_timestamps();
             if is_dead(dead) {
                 if self.plan.durability == Durability::Buffered {
-                    // A crash may have lost buffered commits that these snapshots showed.
+                    // A crash may have lost buffered commits that the recorded digests include.
                     self.history_digests.digests.lock().clear();
                 }
                 let mut client_log = self.recorder.log();
@@ -253,13 +248,13 @@ impl<'a> Embedded<'a> {
         }
     }
 
-    #[allow(clippy::too_many_lines, reason = "one incarnation, from its first client to its last")]
+    /// Runs the clients of an incarnation, and checks the store after the last one.
     fn run_clients(
         &mut self,
         store: &Store,
         engine: &Process,
         dead: &ProcessDead,
-        incarnation: u32,
+        number: u32,
         (may_fail, deadline_yields): (bool, Option<u64>),
     ) {
         if self.plan.focus == Some(Focus::DropWithOrphans) && store.drop_keyspace(SECOND).is_ok() {
@@ -268,105 +263,22 @@ impl<'a> Embedded<'a> {
         let Some((second, rows)) = self.both_keyspaces(store, dead, may_fail) else { return };
         self.check_restored(store, dead);
         let first_ts = store.begin().map(|txn| txn.start_ts());
-        let workload = self.plan.workload;
-        let mut threads = Vec::new();
-        let (share, shared_recorder) =
-            (self.plan.transactions_per_client(incarnation, self.recorder.attempted()), self.recorder.clone());
-        let enough = shared_recorder.attempted() + share * self.plan.clients as u64 * 3 / 4;
-        for _ in 0..self.plan.clients {
-            self.sessions += 1;
-            let mut rng = self.rng.split();
-            let config = self.plan.random_client_config(&mut rng);
-            let (store, engine, rows, second) = (store.clone(), Arc::clone(engine), rows.clone(), second.clone());
-            let (scheduler, recorder, dead) =
-                (Arc::clone(self.scheduler), self.recorder.for_process(dead), Arc::clone(dead));
-            let (violations, session, first) = (Arc::clone(&self.violations), self.sessions, threads.is_empty());
-            let (think_every, is_reader) = (self.plan.think_every, self.plan.has_reader && threads.len() == 1);
-            let (drops_keyspaces, beside_every, shared_recorder) =
-                (self.plan.drops_keyspaces, self.plan.second_every(), shared_recorder.clone());
-            let (restores, renames) = (self.plan.restores && first, self.plan.renames);
-            let focus = self.plan.focus;
-            let history_digests = Arc::clone(&self.history_digests);
-            let (durable_snapshots, keeps_all_history) =
-                (self.plan.durability == Durability::Sync, self.keeps_all_history);
-            let backup = BackupClient {
-                store: store.clone(),
-                scheduler: Arc::clone(&scheduler),
-                dead: Arc::clone(&dead),
-                protocol: self.plan.protocol,
-                restores: Arc::clone(&self.restores),
-            };
-            let clock_steps = self.plan.clock_steps && self.plan.mode != Mode::Locks;
-            let skewed = Arc::clone(&self.stats.write_skews);
-            let work = move || {
-                let client_id = ClientId { session, incarnation, config };
-                let keyspaces = (rows, Some(second));
-                let mut client = Client::new((&store, &*engine), keyspaces, &recorder, client_id, rng.split())
-                    .with_second_every(beside_every)
-                    .with_second_first(focus == Some(Focus::DeleteDuringLarge))
-                    .with_history_digests(&history_digests)
-                    .with_renames(renames)
-                    .with_durable_snapshots(durable_snapshots)
-                    .with_full_history(keeps_all_history);
-                let sleep = |time| scheduler.sleep(time);
-                let thinking = ThinkTime { workload, every: think_every, most_ms: THINK_MAX_MS, sleep };
-                let outcome = (|| {
-                    if first && drops_keyspaces && rng.one_in(2) {
-                        // The drop must come before any client resolves locks of an earlier
-                        // incarnation.
-                        ignore_too_old(client.drop_second())?;
-                    }
-                    if first {
-                        client.attempt(|txn| workload.load(txn))?;
-                    }
-                    for _ in 0..share {
-                        match rng.below(40) {
-                            0 => scheduler.sleep(Duration::from_millis(rng.below(3000) as u64)),
-                            1 if clock_steps => scheduler.step_clock(clock_offset_ms(&mut rng)),
-                            2 if drops_keyspaces => client.replace_second(false)?,
-                            3..=5 if restores => ignore_too_old(backup.restore(recorder.number()))?,
-                            6..=8 if renames => client.replace_second(true)?,
-                            _ => {}
-                        }
-                        if is_reader && focus == Some(Focus::ShortHistory) {
-                            client.read_history(workload)?;
-                        } else if is_reader && rng.one_in(2) {
-                            client.check_snapshot(workload)?;
-                        } else {
-                            client.run(&thinking)?;
-                        }
-                        if focus == Some(Focus::DeleteDuringLarge) && client.has_written_second() {
-                            client.replace_second(false)?;
-                        }
-                        if is_dead(&dead) {
-                            break;
-                        }
-                        if let Some(pauses) = deadline_yields.filter(|_| shared_recorder.attempted() >= enough) {
-                            scheduler.expire_within(pauses);
-                        }
-                    }
-                    skewed.fetch_add(client.write_skews(), Ordering::SeqCst);
-                    Ok::<_, percolite::Error>(())
-                })();
-                match outcome {
-                    Err(why) if !is_dead(&dead) && !may_fail => {
-                        violations.lock().push(Violation::new("workload, or an unexpected error", why.to_string()));
-                    }
-                    _ => {}
-                }
-            };
-            let name = if is_reader { READER } else { CLIENT };
-            match self.scheduler.spawn(&format!("{name} {session}"), Box::new(work)) {
-                Ok(thread) => threads.push(thread),
-                Err(why) => self.report("harness", why.to_string()),
-            }
-        }
-        let lock_threads = self.spawn_lock_clients(store, engine, dead, incarnation, deadline_yields);
+        let incarnation = Incarnation {
+            number,
+            store: store.clone(),
+            engine: Arc::clone(engine),
+            dead: Arc::clone(dead),
+            keyspaces: (rows, second),
+            may_fail,
+            deadline_yields,
+        };
+        let threads = self.spawn_txn_clients(&incarnation);
+        let lock_threads = self.spawn_lock_clients(store, engine, dead, number, deadline_yields);
         for thread in threads {
             self.scheduler.join(thread);
         }
         self.await_lock_clients(lock_threads, store, dead);
-        self.check_locks(store, engine, dead, incarnation);
+        self.check_locks(store, engine, dead, number);
         if let Some(first_ts) = first_ts.ok().filter(|_| !is_dead(dead) && !may_fail) {
             self.check_after_clients(store, first_ts, dead);
         }
@@ -416,8 +328,8 @@ impl<'a> Embedded<'a> {
         self.check_restored(&store, &dead);
         let mut checked = Ok(());
         if store.stats().history_start_ts.is_some() {
-            // The background work gets time to remove old history. This work must not remove
-            // anything newer.
+            // The background work gets time to remove history that is older than the retention. The
+            // checks that follow fail if it removes more.
             self.scheduler.sleep(Duration::from_millis(1500));
             checked = client.recheck_all();
         }

@@ -69,7 +69,7 @@ impl Embedded<'_> {
         }
     }
 
-    /// Makes something on the machine fail soon.
+    /// Makes one of the next calls of some kind fail, or the next reservation of the oracle.
     pub(super) fn plan_fault(&mut self, engine: &Process) {
         let Some(fault) = self.rng.pick(&MachineFault::ALL).copied().filter(|_| !self.rng.one_in(5)) else {
             engine.fail_reservation();

@@ -50,7 +50,8 @@ pub fn current() -> Option<(Arc<Scheduler>, ThreadId)> {
 pub enum Trigger {
     /// At the n-th yield from now.
     Step(u64),
-    /// A number of yields after the n-th visit of a point from now (the first is 1).
+    /// A point, a visit and a number of yields: that many yields after this visit of the point.
+    /// Visits are counted from now; the first is 1.
     CrashPoint(CrashPoint, u64, u64),
 }
 
@@ -130,7 +131,7 @@ impl Scheduler {
         }
     }
 
-    /// Removes the trigger; returns whether it had not fired.
+    /// Removes the trigger; false if it has fired.
     pub fn cancel_trigger(&self) -> bool {
         self.trigger.lock().take().is_some()
     }
@@ -202,8 +203,8 @@ impl Scheduler {
     }
 
     /// Yields before a lock: randomly at the first attempt, always if the lock is taken. Returns
-    /// whether the caller may retry. Time does not advance and no crash comes here: what a crash
-    /// loses depends only on calls of the engine.
+    /// true, which means that the caller must try again and not block. Time does not advance and no
+    /// crash comes here: what a crash loses depends only on calls of the engine.
     fn before_lock(&self, own: ThreadId, attempt: LockAttempt) -> bool {
         let mut state = self.state.lock();
         if attempt == LockAttempt::Retry {
@@ -261,7 +262,7 @@ impl Scheduler {
         self.state.lock().yield_at_locks_every = 1;
     }
 
-    /// Stalls a thread for this many steps of others, or for this time.
+    /// Stalls a thread for this many steps of others or for this time, whichever is over first.
     pub fn stall(&self, thread: ThreadId, steps: u64, time: Duration) {
         let mut state = self.state.lock();
         state.threads[thread].stall = Some(Stall { step: state.steps + steps, time: state.now + time });
@@ -375,7 +376,7 @@ impl Scheduler {
         let mut state = self.state.lock();
         state.record(own, "end");
         state.threads[own].state = ThreadState::Ended;
-        // A thread that joins this one waits without a timeout, and must check again.
+        // A thread that joins this one waits without a timeout. It is woken to check again.
         for thread in &mut state.threads {
             if thread.state == (ThreadState::Waiting { until: None }) {
                 thread.permit = true;
