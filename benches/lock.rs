@@ -5,7 +5,8 @@
 //! The time of an iteration is the elapsed time of all clients divided by the number of their
 //! iterations.
 //!
-//! `cargo bench --bench lock`, or with `-- hand-over` for one group; tasks with `--features tokio`.
+//! `cargo bench --bench lock`, or with `-- hand-over` for one group. With `--features tokio` it
+//! also measures hand-overs between tasks.
 
 #![allow(clippy::unwrap_used, reason = "a failure stops the bench")]
 
@@ -28,7 +29,7 @@ fn open(dir: &TempDir, durability: Durability) -> Store {
     Store::builder().durability(durability).open(dir.path()).unwrap()
 }
 
-/// Concurrent clients call `iteration` `total` times in all. Returns the elapsed time.
+/// Calls `iteration` from concurrent clients, `total` times in all. Returns the elapsed time.
 fn run_clients(clients: u64, total: u64, iteration: impl Fn(u64) + Sync) -> Duration {
     let claimed = AtomicU64::new(0);
     let barrier = Barrier::new(usize::try_from(clients).unwrap());

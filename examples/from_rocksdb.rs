@@ -1,5 +1,5 @@
-//! Migration of a plain RocksDB database: each column family becomes a keyspace, in one transaction
-//! of any size. The RocksDB database is only read.
+//! Migration of a plain RocksDB database: each column family becomes a keyspace, which one
+//! transaction fills, whatever its size. The RocksDB database is only read.
 //!
 //! ```text
 //! cargo run --release --example from_rocksdb -- [OLD NEW]
@@ -28,8 +28,9 @@ fn main() -> anyhow::Result<()> {
     for family in &families {
         let rows = source.cf_handle(family).context("the column family does not exist")?;
         let keyspace = store.keyspace(family)?;
-        // Atomic: after a crash the keyspace has all rows or none. Beyond 32 MiB the transaction
-        // writes its rows to the store before the commit, so it need not fit in memory.
+        // One transaction is atomic: after a crash the keyspace has all rows or none. Beyond 32 MiB
+        // the transaction writes its rows to the store before the commit, so it need not fit in
+        // memory.
         let mut txn = store.begin()?;
         let mut copied = 0_u64;
         for row in source.iterator_cf(rows, IteratorMode::Start) {

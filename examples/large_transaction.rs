@@ -1,6 +1,6 @@
-//! The time and memory of one transaction with many rows. Then the same transaction in a process
-//! that is killed before the commit: how soon the store is open again, and when its row locks are
-//! resolved.
+//! The time and memory of one transaction with many rows. Then a process runs the same transaction
+//! and aborts before the commit; the example shows how soon the store is open again, and when the
+//! row locks are resolved.
 //!
 //! ```text
 //! cargo run --release --example large_transaction -- [ROWS [DIRECTORY]]

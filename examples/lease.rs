@@ -54,7 +54,7 @@ fn first_process(dir: &Path, rows: u8) -> anyhow::Result<()> {
     let (done, state) = (store.keyspace("done")?, store.keyspace("state")?);
     let lease = LockOptions::exclusive().lease(Duration::from_secs(3600)).reason("nightly copy");
     let guard = store.lock_with("nightly", lease)?;
-    // With this token the next process attaches to the lease.
+    // The token is stored, because the next process needs it to attach to the lease.
     store.transact(|txn| txn.put(&state, "token", guard.token().to_u64().to_be_bytes()))?;
     copy(&store, &guard, &done, 0..rows / 2)?;
     println!("  the first process has token {} and has done {} of {rows} rows", guard.token(), rows / 2);
@@ -115,7 +115,7 @@ fn copy(store: &Store, guard: &LockGuard, done: &Keyspace, rows: std::ops::Range
 }
 
 /// A resource outside of the store, which the store cannot fence. The printer therefore checks the
-/// token of each request, and refuses a token that is lower than an earlier one.
+/// token of each request, and refuses a token that is lower than one that it has seen.
 #[derive(Default)]
 struct Printer(Mutex<Timestamp>);
 
@@ -145,7 +145,7 @@ fn paused_holder(dir: &Path, lease: Duration) -> anyhow::Result<()> {
             txn.fence(&guard.fence())?;
             txn.put(state, "printed", "by the first holder")?;
             has_acquired.send(guard.token())?;
-            // The pause. Like a stopped process, this thread does not notice that its lease
+            // Here the holder pauses. Like a stopped process, it does not notice that its lease
             // expires.
             resumed.recv()?;
             ensure!(!printer.print(guard.token(), "invoices, late"), "the printer accepted an old token");

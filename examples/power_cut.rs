@@ -1,4 +1,5 @@
-//! Tests your code against power cuts: a store on simulated storage that crashes when you say.
+//! How to test your code against power cuts: the store is on simulated storage, which crashes when
+//! you say.
 //!
 //! ```text
 //! cargo run --release --example power_cut
@@ -16,7 +17,7 @@ fn main() -> Result<()> {
         for entry in 0..4_u8 {
             store.transact(|txn| txn.put(&log, [entry], "written"))?;
         }
-        // Any number of the last unsynced writes may be lost; `choice` selects one.
+        // The crash may lose any number of the last unsynced writes; `choice` selects the number.
         let crash = storage.crash(choice);
         drop(store);
 

@@ -19,7 +19,7 @@ const WORKERS: u64 = 4;
 fn main() -> Result<()> {
     let store = Store::in_memory()?;
     let (jobs, results) = (store.keyspace("jobs")?, store.keyspace("results")?);
-    // Keys are sorted as bytes; big-endian keys are in the order of the numbers.
+    // Rows are sorted by the bytes of their keys. Big-endian bytes sort as the numbers do.
     store.transact(|txn| (0..JOBS).try_for_each(|job| txn.put(&jobs, job.to_be_bytes(), format!("job {job}"))))?;
 
     let done = AtomicUsize::new(0);

@@ -18,7 +18,7 @@ fn main() -> percolite::Result<()> {
         txn.put(&accounts, "bob", "50")
     })?;
 
-    // The state at this time can be read for a day.
+    // For a day the state at the time `before_lunch` can be read.
     std::thread::sleep(Duration::from_millis(5));
     let before_lunch = SystemTime::now();
     std::thread::sleep(Duration::from_millis(5));

@@ -27,8 +27,8 @@ macro_rules! mutated {
     };
 }
 
-/// Lets the harness's scheduler switch threads between two steps that have no lock operation
-/// between them, and no other call in which it could switch.
+/// Lets the harness's scheduler switch threads here, where it otherwise could not: between two
+/// steps that have no lock operation and no call of the environment between them.
 macro_rules! yield_point {
     ($(if $condition:expr)?) => {
         if true $(&& $condition)? {
@@ -249,8 +249,8 @@ pub enum LockAttempt {
     Retry,
 }
 
-/// A callback before a mutex of the store is locked; returns whether the harness schedules the
-/// calling thread.
+/// A callback that runs before a mutex of the store is locked. It returns whether the harness
+/// schedules the calling thread.
 pub type LockHook = Box<dyn Fn(LockAttempt) -> bool + Send + Sync>;
 
 static CRASH_HOOK: OnceLock<CrashHook> = OnceLock::new();

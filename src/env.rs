@@ -4,9 +4,10 @@
 //! implements `Env` with a virtual clock and a seeded scheduler, and so controls every source of
 //! nondeterminism.
 //!
-//! Only the leader of the commit pipeline keeps a mutex of the store locked during a call of the
-//! engine or the environment that may block. So a scheduler that runs one thread at a time, and
-//! switches threads in such calls, cannot deadlock.
+//! No mutex of the store is kept locked during a call of the engine or the environment that may
+//! block, except one: that of the leader of the commit pipeline, which no other thread locks
+//! meanwhile. So a scheduler that runs one thread at a time, and switches threads in such calls,
+//! cannot deadlock.
 
 #![allow(clippy::disallowed_methods, reason = "what the environment is made of")]
 
@@ -27,8 +28,9 @@ pub trait Env: Send + Sync {
     fn random(&self) -> u64;
     /// Blocks for about this long.
     fn sleep(&self, duration: Duration);
-    /// Yields to other threads a few times, until `is_over` returns true. For events that come so
-    /// soon that to sleep and to be woken would take longer. May do nothing.
+    /// Yields to other threads a few times at most, and returns once `is_over` returns true. It is
+    /// used for events that come so soon that sleeping and being woken would take longer. May do
+    /// nothing.
     fn spin_until(&self, _is_over: &dyn Fn() -> bool) {}
     /// A parker for the calling thread.
     fn parker(&self) -> Arc<dyn Parker>;
@@ -44,8 +46,8 @@ pub trait Env: Send + Sync {
 /// Blocks and wakes one thread.
 pub trait Parker: Send + Sync {
     /// Blocks until [`Parker::unpark`] is called or `at_most` has passed. Returns immediately if
-    /// [`Parker::unpark`] was called since the last return. May wake spuriously. Only the thread
-    /// that created the parker may call it.
+    /// [`Parker::unpark`] was called since `park` last returned. May wake spuriously. Only the
+    /// thread that created the parker may call it.
     fn park(&self, at_most: Option<Duration>);
     /// Ends the thread's current wait or, if it is not waiting, its next one.
     fn unpark(&self);

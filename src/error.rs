@@ -38,8 +38,9 @@ pub enum ErrorKind {
     },
     /// `insert` found that the row exists.
     AlreadyExists(RowKey),
-    /// The snapshot is older than the store's age limit or history, or than the lock grant that is
-    /// to [fence](crate::Txn::fence) the transaction. Begin a new one.
+    /// The snapshot is older than the store's age limit allows, than its history reaches, or than
+    /// the lock grant that is to [fence](crate::Txn::fence) the transaction. Take a new snapshot,
+    /// or begin a new transaction.
     SnapshotTooOld(String),
     /// The transaction, key or value exceeds a limit; make it smaller.
     TooLarge {
@@ -50,15 +51,15 @@ pub enum ErrorKind {
         /// The greatest allowed size, in bytes.
         limit: usize,
     },
-    /// The store failed or was closed during the commit, which may or may not have taken effect.
-    /// The store cannot be used any more: later calls return [`Closed`](ErrorKind::Closed), except
-    /// that [`Store::close`](crate::Store::close) of a failed store returns this error. Only a
+    /// The store failed or was closed during the commit, which may or may not have taken effect. A
     /// store on a shared engine ([`Builder::open_shared`](crate::Builder::open_shared)) stays
-    /// usable.
+    /// usable. Any other cannot be used any more: later calls that read, write or commit return
+    /// [`Closed`](ErrorKind::Closed), and [`Store::close`](crate::Store::close) of a failed store
+    /// returns this error.
     ///
-    /// To find out, open the store again and read what the transaction wrote, or call
-    /// [`Store::txn_status`](crate::Store::txn_status) before those rows are written again. Or make
-    /// the transaction idempotent.
+    /// To find out whether the commit took effect, open the store again and, before the
+    /// transaction's rows are written again, read them or call
+    /// [`Store::txn_status`](crate::Store::txn_status). Or make the transaction idempotent.
     ///
     /// From calls that commit nothing, as [`Store::sync`](crate::Store::sync),
     /// [`Store::snapshot`](crate::Store::snapshot) and [`Store::close`](crate::Store::close), this
@@ -70,8 +71,8 @@ pub enum ErrorKind {
     KeyspaceNotFound(String),
     /// The stored data is damaged. Restore a backup.
     Corruption(String),
-    /// The directory is not a store, or the input of a restore is not a dump, or its format is
-    /// unknown to this program. Nothing was changed.
+    /// The directory is not a store, the input of a restore is not a dump, or either has a format
+    /// that is unknown to this program. Nothing was changed.
     UnrecognizedFormat(String),
     /// The store is open in another process or handle; close it there.
     AlreadyOpen(String),
@@ -104,7 +105,7 @@ pub enum ErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conflict {
-    /// The row that both transactions write.
+    /// The row that both transactions write or lock.
     pub row: RowKey,
     /// The name of its keyspace, if this process has it open.
     pub keyspace: Option<String>,
@@ -186,7 +187,7 @@ impl From<EngineError> for Error {
     fn from(why: EngineError) -> Self {
         let text = why.to_string();
         let kind = match &why {
-            // Right only for calls that commit nothing. A commit maps this error to
+            // `Io` is right only for calls that commit nothing. A commit maps this error to
             // `ErrorKind::Undetermined` itself.
             EngineError::Undetermined(why) => ErrorKind::Io(format!("the engine failed: {why}")),
             EngineError::Io(_) => ErrorKind::Io(text),

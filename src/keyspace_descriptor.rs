@@ -38,7 +38,7 @@ impl KeyspaceDescriptor {
         !self.dropped.swap(true, Ordering::AcqRel)
     }
 
-    /// Undoes [`Self::mark_dropped`] when the drop does not commit.
+    /// Undoes [`Self::mark_dropped`] after a drop that did not commit.
     pub fn undrop(&self) {
         self.dropped.store(false, Ordering::Release);
     }

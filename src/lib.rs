@@ -30,33 +30,32 @@
 //!
 //! **Snapshot isolation.** A transaction reads one consistent state of the store, and its own
 //! writes over it. If two transactions overlap and write the same row, the first to commit wins.
-//! The other gets a conflict that names the row, the transaction and its time ([`Conflict`]), and
-//! [`Store::transact`] runs it again.
+//! The other gets a [`Conflict`], which names the row, the transaction that was first and its time,
+//! and [`Store::transact`] runs it again.
 //!
 //! Write skew is possible, as in every store with snapshot isolation. [`Txn::get_for_update`],
 //! which is optimistic too, prevents it for single rows; for ranges use a [guard
 //! row](cookbook#a-range-that-must-not-change).
 //!
-//! **Durability.** By default a commit is acknowledged when it survives a power cut
-//! ([`Durability`]). Everything that a transaction has read is durable by the time its result is
-//! acknowledged.
+//! **Durability.** By default a commit is acknowledged when it, and everything that its transaction
+//! has read, survives a power cut ([`Durability`]).
 //!
 //! **Crashes.** After any crash a transaction is whole or absent, and opening does not wait for any
 //! cleanup. One-phase commits, by default all up to 32 MiB ([`Builder::large_transaction_bytes`]),
 //! leave nothing behind. Larger transactions, and those in [two phases](CommitProtocol::TwoPhase),
-//! leave a row lock on each row that they had written.
+//! may leave a row lock on each row that they write.
 //!
 //! The first reader or writer that finds such a lock resolves it: a few point reads and one or two
 //! small writes. A [background thread](Builder::background_resolve) resolves the others; until it
 //! has finished, reads check for locks. See [after a crash](cookbook#after-a-crash) for what
-//! remains, and [`Store::row_locks`] and [`Store::stats`] for the remaining locks.
+//! remains to be done; [`Store::row_locks`] and [`Store::stats`] show the locks that are left.
 //!
-//! **Named locks** (PostgreSQL: advisory locks), for work that a transaction cannot cover: one
+//! **Named locks** (PostgreSQL: advisory locks) are for work that a transaction cannot cover: one
 //! migration, one nightly job, a bounded number of workers. [`Store::lock`] grants in the order of
 //! requests. [`Txn::fence`] lets a transaction commit only while the lock is held. A
-//! [lease](LockOptions::lease) outlives its process, and a [fencing token](LockGuard::token) stops
-//! late holders outside of the store. See [one at a time](cookbook#one-at-a-time), and [when not to
-//! take one](cookbook#when-not-to-take-a-lock).
+//! [lease](LockOptions::lease) outlives its process. With the [fencing token](LockGuard::token),
+//! systems outside of the store can refuse a holder that comes too late. See [one at a
+//! time](cookbook#one-at-a-time), and [when not to take one](cookbook#when-not-to-take-a-lock).
 //!
 //! **Observability.** [`Store::slow_transactions`], [`Store::active_transactions`],
 //! [`Store::latencies`] and [`Store::stats`] show why a transaction was slow or in conflict. A
@@ -91,7 +90,7 @@
 //! `tokio`: `AsyncStore`, the same store for asynchronous code. Without it the crate needs no
 //! runtime.
 //!
-//! `metrics`, `tracing`: exports what [`observe`] lists to the recorder or subscriber that the
+//! `metrics`, `tracing`: export what [`observe`] lists, to the recorder or subscriber that the
 //! program has installed. [`Store::stats`], [`Store::latencies`] and [`Store::slow_transactions`]
 //! need neither.
 

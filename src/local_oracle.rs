@@ -1,9 +1,9 @@
 //! The timestamp oracle: hands out unique, increasing timestamps, across restarts and clock steps.
 //!
 //! As in Percolator and TiKV's TSO, a durable high-water mark is at or above every timestamp handed
-//! out. The timestamps up to it are the *reservation*. After a restart the oracle starts above the
-//! mark, so no timestamp is handed out twice, whatever the clock shows. A log sync extends the
-//! reservation, well before it is used up.
+//! out. The timestamps up to the mark, which the oracle may hand out, are the *reservation*. After
+//! a restart the oracle starts above the mark, so no timestamp is handed out twice, whatever the
+//! clock shows. A log sync extends the reservation, well before it is used up.
 //!
 //! # Timestamps and the wall clock
 //!
@@ -29,11 +29,12 @@ use crate::timestamp::Timestamp;
 /// after a kill timestamps lead the clock by the unused reservation. Frequent extensions are cheap,
 /// because each is part of a log sync.
 pub const RESERVATION_MS: u64 = 3_000;
-/// How far the reservation may advance at one extension, in milliseconds.
+/// How far one extension of the reservation follows a clock that is ahead of the newest timestamp,
+/// in milliseconds.
 pub const CLOCK_JUMP_MAX_MS: u64 = 24 * 3_600_000;
 
-/// Whether the timestamp is within [`CLOCK_JUMP_MAX_MS`] of the greatest one, so that a store has
-/// no room for reservations.
+/// Whether the timestamp is within [`CLOCK_JUMP_MAX_MS`] of the greatest possible one, so that a
+/// store has no room for reservations.
 pub fn is_exhausted(ts: Timestamp) -> bool {
     Timestamp::from_millis(ts.millis().saturating_add(CLOCK_JUMP_MAX_MS)) == Timestamp::MAX
 }
@@ -84,7 +85,7 @@ impl LocalOracle {
     pub fn next_reservation(&self, unix_millis: u64) -> Timestamp {
         let last = self.last_issued();
         if last == CLOSED_TS {
-            // A sync in progress during the close writes the mark that is durable already. A
+            // A sync in progress during the close writes this mark, which is durable already. A
             // greater one would make the next incarnation skip timestamps.
             return Timestamp::from_u64(self.reserved_until.load(Ordering::Acquire));
         }
@@ -106,7 +107,8 @@ impl LocalOracle {
         self.reserved_until.fetch_max(high_water.to_u64(), Ordering::AcqRel);
     }
 
-    /// Hands out only timestamps above `ts` from this call on, once a reservation covers them.
+    /// From this call on only timestamps above `ts` are handed out, and none before a reservation
+    /// covers them.
     pub fn advance_past(&self, ts: Timestamp) {
         // A closed oracle stays closed: its newest timestamp is the maximum.
         self.last.fetch_max(ts.to_u64(), Ordering::AcqRel);
@@ -123,8 +125,9 @@ impl LocalOracle {
     }
 
     /// A timestamp greater than all others handed out before this call. `None` if the oracle is
-    /// closed or the reservation is used up. Also `None` if the oracle tracks the wall clock and
-    /// the clock is ahead of the reservation.
+    /// closed or the reservation is used up. Also `None` if the oracle tracks the wall clock, and
+    /// the clock is ahead of the reservation but less than [`CLOCK_JUMP_MAX_MS`] ahead of the
+    /// newest timestamp.
     pub fn next(&self, unix_millis: u64) -> Option<Timestamp> {
         let high_water = self.reserved_until.load(Ordering::Acquire);
         let clock = Timestamp::from_millis(unix_millis).to_u64();

@@ -1,9 +1,9 @@
 //! The ranges of all options: one table for the checks when a store is opened or a transaction
 //! begins, for the documentation and for the tests.
 //!
-//! A value out of range is refused with [`InvalidArgument`](crate::ErrorKind::InvalidArgument),
-//! which names the option, the value and the range, before anything is created. An option without a
-//! maximum accepts every value of its type.
+//! A value out of range is refused before anything is created, with
+//! [`InvalidArgument`](crate::ErrorKind::InvalidArgument), which names the option, the value and
+//! the range. An option without a maximum accepts values up to the greatest of its type.
 //!
 #![doc = include_str!("option_ranges.md")]
 //!
@@ -22,14 +22,14 @@ use std::time::Duration;
 /// The range of one option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionRange {
-    /// The option's name: its method of [`Builder`](crate::Builder) or
+    /// The option's name, mostly that of its method of [`Builder`](crate::Builder) or
     /// [`LockOptions`](crate::LockOptions).
     pub name: &'static str,
     /// The unit of the value.
     pub unit: Unit,
     /// The minimum.
     pub min: u128,
-    /// The maximum; `None` if every value of the type is allowed.
+    /// The maximum; `None` for the greatest value of the type.
     pub max: Option<u128>,
     /// The reason for the limits.
     pub reason: &'static str,

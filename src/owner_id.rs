@@ -89,7 +89,8 @@ struct IdBlock {
 }
 
 impl OwnerIdGenerator {
-    /// The next id, for a clock that shows `unix_millis` and 64 fresh random bits.
+    /// The next id. `unix_millis` is the present time of the clock, `random` has 64 fresh random
+    /// bits.
     pub fn next(&self, unix_millis: u64, random: u64) -> OwnerId {
         let mut current = self.current.lock();
         if unix_millis > current.unix_millis {

@@ -69,8 +69,8 @@ pub enum LockType {
     LockOnly,
 }
 
-/// The lock column: a pending transaction will change this row. After the end of the transaction
-/// the lock stays until it is resolved.
+/// The content of the lock column: a transaction will change this row if it commits. After the end
+/// of the transaction the lock stays until it is resolved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
     /// The transaction whose lock it is.
@@ -79,10 +79,10 @@ pub struct Lock {
     pub primary: RowKey,
     /// What the commit does to the row.
     pub lock_type: LockType,
-    /// Number of this write among the owner's writes of the row: the highest is valid.
+    /// Counts the owner's writes of the row: the write with the highest number is valid.
     pub write_seq: u32,
-    /// Time to live: milliseconds after `start_ts` from which others may treat the owner as
-    /// crashed. Not used on an exclusive engine.
+    /// Time to live, in milliseconds. Once it has passed since `start_ts`, others may treat the
+    /// owner as crashed. Not used on an exclusive engine.
     pub ttl_ms: u64,
     /// The transaction must commit at or above this timestamp: readers below it may have read the
     /// row without the transaction's write.
@@ -109,7 +109,7 @@ impl Lock {
     }
 }
 
-/// The write column: a committed version.
+/// The content of the write column: a committed version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteRecord {
     /// Its commit timestamp.
@@ -170,7 +170,8 @@ pub enum Precondition {
     SafePointAtMost(Timestamp),
 }
 
-/// The preconditions of a change, as a slice; usually two, which need no allocation.
+/// The preconditions of a change. It derefs to a slice. Usually there are two, which need no
+/// allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preconditions(SmallVec<[Precondition; 2]>);
 
@@ -221,7 +222,7 @@ impl<const N: usize> From<[Precondition; N]> for Preconditions {
 }
 
 impl Precondition {
-    /// What must hold for a one-phase commit to write a row that it read at `read_ts`.
+    /// What must hold for a one-phase commit to write a row. `read_ts` is that of the transaction.
     pub fn for_next_version(read_ts: Timestamp) -> [Self; 2] {
         [Self::LockAbsent, Self::NoCommitAfter(read_ts)]
     }
@@ -278,7 +279,7 @@ pub struct RowChange {
     pub archived_version: Option<WriteRecord>,
     /// Replaced versions to delete, by their `commit_ts`.
     pub deleted_versions: Vec<Timestamp>,
-    /// Finished entries of the GC queue for this row, by timestamp.
+    /// Finished entries of the GC queue for this row, to delete, by timestamp.
     pub gc_done: Vec<Timestamp>,
 }
 

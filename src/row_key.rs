@@ -18,7 +18,7 @@ const KEYSPACE_BYTES: usize = size_of::<u32>();
 /// each row's key about a dozen times.
 const SHORT_BYTES: usize = 30;
 /// Longer keys of up to this many bytes are put together on the stack and then copied into the
-/// `Arc`, which saves an allocation.
+/// `Arc`. To put them together on the heap would take a second allocation.
 const STACK_BYTES: usize = 64;
 
 /// A user key within its keyspace. Ordered by keyspace id, then by the key's bytes. Cheap to clone.

@@ -69,8 +69,8 @@ impl Timestamp {
     }
 }
 
-/// The first timestamp of the time's millisecond, which is above all earlier commits; zero for
-/// times before 1970.
+/// The first timestamp of the time's millisecond, above all timestamps of earlier milliseconds;
+/// zero for times before 1970.
 impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
         let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -108,8 +108,9 @@ pub struct ParseTimestampError;
 /// Parses a timestamp as displayed, with or without `{:#}`, or a date and time.
 ///
 /// A date and time is ISO 8601, with a blank or `T` before the hours, and means the first timestamp
-/// of its millisecond, as for a [`SystemTime`]. A trailing `UTC` means `Z`. A date alone means its
-/// start. Times before 1970 are [`Timestamp::ZERO`], times too late for 46 bits [`Timestamp::MAX`].
+/// of its millisecond, as for a [`SystemTime`]. A trailing `UTC` means `Z`. A date alone means the
+/// start of the day. Times before 1970 are [`Timestamp::ZERO`], times too late for 46 bits
+/// [`Timestamp::MAX`].
 ///
 /// Without `Z` or an offset the time is in the local time zone, from the environment variable `TZ`
 /// or the operating system. A time that a clock change skips is shifted by the size of the change;

@@ -1,5 +1,5 @@
-//! Limits that are lower in crash tests and unit tests. In these tests stores have few rows and
-//! runs are short, but each limit must still be reached.
+//! Limits that are lower in crash tests, some also in unit tests. In these tests stores have few
+//! rows and runs are short, but each limit must still be reached.
 
 const IN_CRASH_TESTS: bool = cfg!(feature = "crashtest");
 const IN_ANY_TESTS: bool = cfg!(any(test, feature = "crashtest"));
@@ -12,8 +12,8 @@ const fn limit(in_crash_tests: usize, otherwise: usize) -> usize {
 /// conflict.
 pub const CONTENDED_COMMITS: usize = limit(2, 16);
 
-/// Pages of lock cleanup in one round of the background worker. In crash tests other background
-/// work runs after each page of a cleanup.
+/// The maximum number of pages of lock cleanup in one round of the background worker. In crash
+/// tests other background work runs after each page of a cleanup.
 pub const CLEANUP_PAGES_PER_ROUND: usize = limit(1, 32);
 
 /// The leader records a commit of more rows than this as one range of the conflict set, not row by
@@ -25,8 +25,9 @@ pub const ROW_ENTRIES_MAX: usize = limit(4, 2048);
 /// capacity of the one before it.
 pub const FIRST_LEVEL_ROWS: usize = limit(16, 4096);
 
-/// The maximum number of rows in the batch that commits a two-phase transaction's primary. With the
-/// limit of crash tests, other rows are often still locked after the commit point.
+/// The maximum number of rows in the batch that commits a two-phase transaction's primary; `None`
+/// for that of any batch. With the lower limit of crash tests, other rows are often still locked
+/// after the commit point.
 pub const PRIMARY_BATCH_ROWS_MAX: Option<usize> = if IN_CRASH_TESTS { Some(3) } else { None };
 
 /// The maximum size of a batch that commits locked rows, in bytes, the replaced versions included.
@@ -36,7 +37,7 @@ pub const COMMIT_BATCH_BYTES_MAX: usize = limit(512, 8 << 20);
 /// transaction above this size becomes a large one.
 pub const ONE_PHASE_BYTES_MAX: usize = limit(2048, 64 << 20);
 
-/// The maximum number of cells of a page, in addition to the limit that the caller requests.
+/// The maximum number of cells of a page, even if the caller allows more.
 pub const PAGE_CELLS_MAX: usize = limit(2, usize::MAX);
 
 /// The maximum size of a page, in bytes; `None` for the engine's own maximum.

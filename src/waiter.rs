@@ -47,7 +47,8 @@ impl Waiter {
         }
     }
 
-    /// [`Waiter::notify`] without a wake-up, for the thread or task itself before it waits.
+    /// [`Waiter::notify`] without a wake-up. Only the thread or task itself may call it, before it
+    /// waits.
     pub fn notify_early(&self) {
         self.notified.store(true, Ordering::Release);
     }
@@ -70,7 +71,7 @@ impl Waiter {
         }
     }
 
-    /// Blocks the thread until notified, for at most `duration`. Keeps the notification.
+    /// Blocks the thread until notified, for at most `duration`. Does not clear the notification.
     pub fn wait_at_most(&self, env: &dyn Env, duration: Duration) {
         let end = env.elapsed().saturating_add(duration);
         while !self.is_notified() {

@@ -1,8 +1,8 @@
 //! The write set of a transaction: its mutations, in the order of their rows.
 //!
-//! Rows are stored in sorted chunks of bounded size; rows after all chunks are in the *tail*. A
-//! load in key order appends to the tail after one comparison, and a transaction of a few rows has
-//! only the tail.
+//! Rows are stored in sorted chunks of bounded size; the rows after the last chunk are in the
+//! *tail*. A load in key order appends to the tail after one comparison, and a transaction of a few
+//! rows has only the tail.
 //!
 //! Chunks are copy-on-write. A scan shares the write set as it was when the scan began. A write
 //! during a scan copies only the list of chunks, the tail and the one chunk that the write changes.
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::row::{Mutation, RowKey};
 
-/// Rows of a full chunk, which is split before another row is added.
+/// The number of rows of a full chunk. A full chunk is split before another row is added.
 const CHUNK_ROWS: usize = 128;
 
 type Chunk = Vec<(RowKey, Mutation)>;
@@ -84,9 +84,9 @@ impl WriteSet {
         self.search(row).ok().and_then(|place| self.entry_at(place))
     }
 
-    /// Sets the mutation of a row, if `admitted` accepts. This closure gets the row, the mutation
-    /// that is replaced, and the new one. The check and the insertion share one search, because
-    /// searches are most of the cost of a load.
+    /// Sets the mutation of a row, if `admitted` returns `Ok`. This closure gets the row, the
+    /// mutation that would be replaced, and the new one. The check and the insertion share one
+    /// search, because searches are most of the cost of a load.
     pub fn insert<E>(
         &mut self,
         row: RowKey,
@@ -146,7 +146,7 @@ impl WriteSet {
         WriteSetRange { writes: Arc::clone(self), front, back }
     }
 
-    /// The position of the row; as an error, the position at which to insert the row.
+    /// `Ok` has the position of the row, `Err` the position at which to insert it.
     #[inline]
     fn search(&self, row: &RowKey) -> Result<Position, Position> {
         let is_last = self.tail.last().is_some_and(|(last, _)| last < row);
@@ -210,13 +210,13 @@ impl WriteSetRange {
         self.front >= self.back
     }
 
-    /// The next row, with its mutation.
+    /// The next row from the front, or from the back if `backwards`, with its mutation.
     pub fn peek(&self, backwards: bool) -> Option<(&RowKey, &Mutation)> {
         let place = if backwards { self.before_back() } else { self.front };
         if self.is_empty() { None } else { self.writes.entry_at(place) }
     }
 
-    /// Consumes the next row, if it is `row`; returns its mutation.
+    /// Consumes the row that [`Self::peek`] returns, if it is `row`; returns its mutation.
     pub fn next_if(&mut self, row: &RowKey, backwards: bool) -> Option<Mutation> {
         let mutation = self.peek(backwards).filter(|(next, _)| *next == row)?.1.clone();
         if backwards {

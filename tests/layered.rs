@@ -63,7 +63,7 @@ fn write_until_killed(directory: &Path) -> Result<()> {
             }
         };
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
-        // A thread ends when it cannot print because the parent has ended.
+        // Each thread ends if it cannot print any more, because the parent has ended.
         threads.into_iter().for_each(|thread| drop(thread.join()));
         Ok(())
     })

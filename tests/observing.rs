@@ -322,7 +322,7 @@ fn the_slow_log_separates_the_admission_wait() {
         scope.spawn(|| {
             store.transact(|txn| {
                 inside.send(()).unwrap();
-                // Time for the other call to wait, which cannot be observed from outside.
+                // Time for the other call to begin its wait, which cannot be observed from outside.
                 std::thread::sleep(Duration::from_millis(200));
                 clock.pass(2000);
                 txn.put(&rows, "a", "1")

@@ -1,6 +1,6 @@
 //! The features `metrics` and `tracing`, with a recorder and a subscriber.
 //!
-//! Both are global to the process, so this is one test.
+//! A process has only one recorder and one subscriber, so this is one test.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
@@ -16,8 +16,8 @@ use percolite::{Durability, ErrorKind, LockOptions, LockWaitPolicy, Store, TxnOp
 use tracing::field::{Field, Visit};
 use tracing::span;
 
-/// Records metrics and events: of a gauge the bits of an `f64`, of a histogram the number of
-/// values.
+/// Records metrics and events. For a gauge it keeps the bits of an `f64`, for a histogram the
+/// number of values.
 #[derive(Clone, Default)]
 struct Recorded {
     values: Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>,
@@ -166,8 +166,8 @@ fn metrics_and_traces_agree_with_stats_and_logs() {
 
     let directory = tempfile::tempdir().unwrap();
     let store = Store::builder().status_file_interval(Duration::from_millis(1)).open(directory.path()).unwrap();
-    // A directory of this name makes the writes of the status file fail. The store may have a file
-    // of this name for a short time.
+    // A directory of the name `STATUS.new` makes the writes of the status file fail. The store
+    // itself may have a file of this name for a short time, so the directory is tried repeatedly.
     while std::fs::create_dir(directory.path().join("STATUS.new")).is_err() {
         std::thread::yield_now();
     }
@@ -181,7 +181,8 @@ fn metrics_and_traces_agree_with_stats_and_logs() {
     lock_metrics_and_events_agree_with_lock_stats(&recorded);
     an_orderly_close_warns_of_nothing(&recorded);
 
-    // What is registered is described, and what is described is in the documentation.
+    // Every registered metric has a description, and every described metric is in the
+    // documentation.
     let values = recorded.values.lock().unwrap();
     let names: BTreeSet<String> = values.keys().map(|name| name.split('{').next().unwrap().to_owned()).collect();
     assert_eq!(names, *recorded.described.lock().unwrap());

@@ -160,7 +160,7 @@ fn undecodable_bytes_are_corruption_that_names_the_key() {
         assert_is_corruption(typed.get(&snapshot, &key), &format!("\\x00\\x0{key}"));
         assert_is_corruption(typed.get_for_update(&mut store.begin().unwrap(), &key), &format!("\\x00\\x0{key}"));
     }
-    // A scan continues after such rows, from either end.
+    // A scan continues after rows that do not decode, from either end.
     let mut scan = typed.range(&snapshot, ..).unwrap();
     assert_eq!(scan.next().unwrap().unwrap(), (1, "v".into()));
     assert_is_corruption(scan.next().unwrap(), "\\x00\\x02");

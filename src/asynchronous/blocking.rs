@@ -15,9 +15,9 @@ pub(super) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + S
     let runtime = current_runtime()?;
     let offered = Arc::new(Mutex::new(Some(work)));
     let taken = Arc::clone(&offered);
-    // If this future is dropped, the work is dropped here. Aborting the task instead would keep
-    // what the work owns, for example a permit, in the runtime's queue until one of its threads is
-    // free.
+    // If this future is dropped before the work has started, the work is dropped here. Aborting the
+    // task instead would keep what the work owns, for example a permit, in the runtime's queue
+    // until one of its threads is free.
     let _taken_back_if_dropped = CancelOnDrop(offered);
     let task = runtime.spawn_blocking(move || {
         let work = taken.lock().take();
@@ -30,7 +30,8 @@ struct CancelOnDrop<W>(Arc<Mutex<Option<W>>>);
 
 impl<W> Drop for CancelOnDrop<W> {
     fn drop(&mut self) {
-        // The mutex is unlocked before the work is dropped, because its drop can run any code.
+        // The mutex is unlocked before the work is dropped, because dropping the work can run any
+        // code.
         let work = self.0.lock().take();
         drop(work);
     }

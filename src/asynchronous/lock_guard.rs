@@ -1,9 +1,9 @@
 //! Named locks (not row locks) for asynchronous code: a task waits for its lock without a thread.
 //!
 //! The steps from the grant in memory to the guard may have to wait, for example for a sync. If
-//! they have to, they run on a blocking thread, otherwise in the task. A future that is dropped at
-//! any poll leaves nothing behind: a waiting request is removed from the queue, and a granted lock
-//! goes to the next request.
+//! they do have to wait, they run on a blocking thread, otherwise in the task. If the future of a
+//! request is dropped, at whatever time, nothing is left behind: a waiting request is removed from
+//! the queue, and a granted lock goes to the next request.
 
 use std::fmt;
 use std::pin::Pin;

@@ -2,7 +2,7 @@
 //! blocking threads of tokio.
 //!
 //! No layer below depends on this module, so the synchronous store needs no runtime. A call that
-//! reads or commits takes a blocking thread once, `transact` once for each attempt.
+//! reads or commits takes a blocking thread once; `transact` takes one for each attempt.
 
 mod blocking;
 mod lock_guard;
@@ -49,9 +49,9 @@ pub use scan::AsyncScan;
 /// 512 of them by default, and starts them as needed.
 ///
 /// At most [`Builder::admission_limit`](crate::Builder::admission_limit) attempts of `transact` run
-/// at the same time (three times the cores by default). In addition, each commit keeps its thread
-/// until it is durable; many commits share one sync. To bound memory and threads, bound the number
-/// of concurrent calls.
+/// at the same time (three times the cores by default). Further attempts wait, but for a second at
+/// most, and then run in any case. In addition, each commit keeps its thread until it is durable;
+/// many commits share one sync. To bound memory and threads, bound the number of concurrent calls.
 ///
 /// Worker threads are never blocked, so a `current_thread` runtime is enough. The runtime needs
 /// neither a time driver nor an I/O driver.
@@ -144,7 +144,7 @@ impl AsyncStore {
         self.run_blocking(Store::snapshot).await.map(Into::into)
     }
 
-    /// A snapshot of an earlier timestamp: see [`Store::snapshot_at`].
+    /// A snapshot as of an earlier timestamp: see [`Store::snapshot_at`].
     ///
     /// # Errors
     /// Those of [`Store::snapshot_at`], and of [`AsyncStore::run_blocking`].
@@ -162,7 +162,7 @@ impl AsyncStore {
         self.run_blocking(move |store| store.get(&keyspace, key)).await
     }
 
-    /// The newest committed values of several rows, of one state: see [`Store::multi_get`].
+    /// The newest committed values of several rows, all from one state: see [`Store::multi_get`].
     ///
     /// # Errors
     /// Those of [`AsyncStore::get`].
@@ -196,8 +196,9 @@ impl AsyncStore {
         AsyncScan::new(&self.store, move || store.prefix(&keyspace, prefix))
     }
 
-    /// [`Store::close`]. Calls of other handles, those in flight included, then return
-    /// [`Closed`](crate::ErrorKind::Closed).
+    /// [`Store::close`]. Later calls of other handles that read, write or commit return
+    /// [`Closed`](crate::ErrorKind::Closed). A call in flight may return it, too; a commit in
+    /// flight may return [`Undetermined`](crate::ErrorKind::Undetermined).
     ///
     /// # Errors
     /// Those of [`Store::close`], and of [`AsyncStore::run_blocking`].

@@ -44,8 +44,8 @@ impl AsyncScan {
         Self { state, page, backwards: false, store: Some(store.background_handle()) }
     }
 
-    /// Reverses the order. Must be called before the first row is requested: rows of a page that
-    /// has been read still come first.
+    /// Reverses the order. Must be called before the first row is requested; otherwise the rest of
+    /// a page that has been read still comes first, in the old order.
     pub fn rev(mut self) -> Self {
         self.backwards = !self.backwards;
         self

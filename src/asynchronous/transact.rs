@@ -17,8 +17,8 @@ use crate::store::{Commit, RetryLoop, Txn, TxnOptions};
 use crate::waiter::Waiter;
 
 impl AsyncStore {
-    /// Runs `work` as a transaction and commits it; repeats it after conflicts, as
-    /// [`Store::transact`] does, with the same isolation, durability and limits.
+    /// Runs `work` as a transaction and commits it. Like [`Store::transact`], it repeats the
+    /// transaction after a conflict, with the same isolation, durability and limits.
     ///
     /// Each attempt runs on one of the runtime's blocking threads, from its begin until its commit
     /// is durable. A wait for the row queue, for the release of a row lock or for admission needs
@@ -34,8 +34,8 @@ impl AsyncStore {
     ///
     /// A panic of the closure rolls back, and is resumed in the task that awaits. The closure may
     /// call `transact` of the [`Store`] for another transaction. The closure must not wait for
-    /// other work of the runtime: that work may itself wait (for a second at most) for the permit
-    /// of this attempt.
+    /// other work of the runtime: that work may wait, for a second at most, for the permit that
+    /// this attempt has.
     ///
     /// # Errors
     /// Those of [`Store::transact`]. [`Cancelled`](crate::ErrorKind::Cancelled) if the runtime is

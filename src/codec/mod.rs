@@ -5,7 +5,7 @@
 //! ([`InlineWrite`]). Timestamps that are close together are stored as one timestamp and the
 //! distance to the other.
 //!
-//! Golden bytes in the tests fix the format. A change of them needs a new build tag, in
+//! Golden bytes in the tests fix the format. A change of the format needs a new build tag, in
 //! `format_line`.
 
 mod put;
@@ -52,9 +52,9 @@ pub trait Record: Sized {
 /// An entry of the history column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HistoryEntry {
-    /// The record of the transaction with this `start_ts`.
+    /// How a transaction ended at the row. The cell's key has the transaction's `start_ts`.
     Ended(TxnRecord),
-    /// The version that was committed at this timestamp and replaced since.
+    /// A version of the row that was replaced. The cell's key has its commit timestamp.
     Version(WriteRecord),
 }
 
@@ -207,7 +207,7 @@ impl Record for HistoryEntry {
     }
 }
 
-/// Encodes any other record of the store (its catalog).
+/// Encodes a value that is not a [`Record`], such as a row of leases or a block of a dump.
 pub fn encode_value<T: Serialize>(record: &T, bytes: &mut Vec<u8>) {
     // Writing to memory cannot fail, and bincode can encode every record type.
     let written = try_encode_value(record, bytes);
@@ -344,8 +344,8 @@ mod tests {
         let mut bytes = Vec::new();
         try_encode_value(&numbers, &mut bytes).unwrap();
         assert_eq!(decode_value::<Vec<u128>>(&bytes).unwrap(), numbers);
-        // These are at least a sixteenth of the longest value, so the longest value stays within
-        // the limit, too.
+        // These bytes are at least a sixteenth of the longest value, and decode into at most a
+        // sixteenth of the limit. So the longest value stays within the limit, too.
         assert!(bytes.len() * 16 >= 32 << 20);
         assert!(size_of_val(numbers.as_slice()) * 16 <= 512 << 20);
     }

@@ -1,5 +1,5 @@
-//! The record of a version with an inline value, which nearly every write and read uses. Encoded by
-//! hand: bincode takes several times as long and ten bytes more.
+//! The record of a version with an inline value, which nearly every write and read uses. It is
+//! encoded by hand, because bincode takes several times as long and ten bytes more.
 //!
 //! The layout, with integers in little-endian order:
 //!
@@ -47,8 +47,8 @@ impl<'a> InlineWrite<'a> {
     }
 
     /// Decodes only the commit timestamp and the value, which is all that a reader needs: decoding
-    /// the rest costs measurable time in a scan. `None` for the same bytes as
-    /// [`InlineWrite::decode`].
+    /// the rest costs measurable time in a scan. Returns `None` exactly if [`InlineWrite::decode`]
+    /// does.
     #[inline]
     pub fn decode_value(bytes: &'a [u8]) -> Option<(Timestamp, &'a [u8])> {
         let (&[kind, lengths], rest) = bytes.split_first_chunk()?;
@@ -62,7 +62,7 @@ impl<'a> InlineWrite<'a> {
         are_numbers.then(|| (Timestamp::from_u64(u64::from_le_bytes(*commit_ts)), value))
     }
 
-    /// `None` if the bytes are another kind of record, or truncated.
+    /// Decodes the record. `None` if the bytes are another kind of record, or malformed.
     #[inline]
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (&[kind, lengths], rest) = bytes.split_first_chunk()?;
@@ -79,7 +79,7 @@ impl<'a> InlineWrite<'a> {
     }
 }
 
-/// An owner id created at `start_ts`, with random bits zero.
+/// The owner id with the time of `start_ts` and all random bits zero.
 #[inline]
 fn owner_baseline(start_ts: Timestamp) -> u64 {
     OwnerId::new(start_ts.millis(), 0).to_u64()
@@ -88,7 +88,7 @@ fn owner_baseline(start_ts: Timestamp) -> u64 {
 /// Length of a number in bytes, without its leading zeros.
 #[inline]
 fn significant_bytes(number: u64) -> u8 {
-    // The number is at most 8, so the conversion cannot fail.
+    // The length is at most 8, so the conversion cannot fail.
     u8::try_from((u64::BITS - number.leading_zeros()).div_ceil(8)).unwrap_or(8)
 }
 

@@ -16,7 +16,7 @@ pub struct OsDisk {
 }
 
 impl OsDisk {
-    /// The directory, which must exist.
+    /// The disk in this directory, which must exist.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }

@@ -5,12 +5,12 @@
 //! guarantees.
 //!
 //! A write may reach the medium in part and in any order until a sync of its file returns. A name
-//! that was created, renamed or removed may revert until a sync of the directory returns. Both
-//! happen only if the whole machine fails: if just the process ends, the kernel still has
-//! everything that was written.
+//! that was created, renamed or removed may revert until a sync of the directory returns. Writes
+//! and names are lost only if the whole machine fails: if just the process ends, the kernel still
+//! has everything that was written.
 //!
-//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory, and its crashes use each of
-//! these freedoms, as a seed from the caller decides.
+//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory. Its crashes lose and reorder
+//! writes and names in each of these ways, as a seed from the caller decides.
 
 mod file;
 mod sim;
@@ -40,7 +40,7 @@ pub trait Disk: Send + Sync + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Renames a file; replaces one that has the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Returns once every change to the names would survive a power cut.
+    /// Returns once every earlier change to the names would survive a power cut.
     fn sync_directory(&self) -> io::Result<()>;
 }
 
@@ -52,7 +52,7 @@ pub trait DiskFile: Send + Sync + 'static {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
     /// The file's length in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Returns once the file's content, and a length that makes it readable, would survive a power
-    /// cut.
+    /// Returns once all that was written to the file before, and a length that makes it readable,
+    /// would survive a power cut.
     fn sync(&self) -> io::Result<()>;
 }

@@ -73,7 +73,7 @@ struct State {
 
 #[derive(Clone, Copy, Debug)]
 struct InjectedFault {
-    /// `None`: any kind.
+    /// `None` for any kind.
     call: Option<CallKind>,
     calls_left: u64,
     /// Whether all later calls fail, too.
@@ -114,8 +114,8 @@ impl SimDisk {
         Self { incarnation: self.state.lock().life, state: Arc::clone(&self.state) }
     }
 
-    /// A power cut. Often either everything or nothing of what was not synced is kept; otherwise
-    /// each sector keeps any one of its contents.
+    /// A power cut. Mostly all, nearly all, hardly any or none of what was not synced is kept;
+    /// otherwise each sector keeps a random one of its contents.
     pub fn crash(&self, seed: u64) {
         let mut choices = SplitMix64::new(seed);
         let newest = choices.next_below(5);
@@ -259,7 +259,7 @@ impl State {
         true
     }
 
-    /// A change that fails may have been applied.
+    /// Changes the directory. A change that fails is applied or not, by chance.
     fn change(&mut self, change: DirOp, fails: bool) {
         if !fails || self.choices.next_below(2) > 0 {
             change.make(&mut self.names);

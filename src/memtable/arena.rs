@@ -11,7 +11,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// The first chunks have 4 slots each.
+/// The 2^4 chunks of the first size have 2^6 slots together, 4 each.
 const FIRST_BITS: u32 = 6;
 /// There are 2^4 chunks of each size.
 const CHUNKS_PER_SIZE_BITS: u32 = 4;

@@ -4,8 +4,8 @@
 //!   │ form, kind and column: 1 byte │ key length: 1 or 4 │ value length: 2 or 4 │ key │ value │
 //! ```
 //!
-//! The form is short if both lengths fit, which is nearly always so, and long otherwise. An entry
-//! has exactly one encoding.
+//! The short form, with the smaller length fields, is used whenever both lengths fit, which is
+//! nearly always so. So an entry has exactly one encoding.
 //!
 //! A memtable keeps the payload of the log's frame as it is, and a reader gets a value as a slice
 //! of the payload.

@@ -2,7 +2,7 @@
 //!
 //! It uses open addressing with linear probing. Each of 64 shards of the hash has a table of its
 //! own, so that growing one table pauses the writer only briefly. A slot is one atomic number with
-//! bits of the hash and the node's number.
+//! bits of the hash and the node's number. Probing for a hash begins at its *home slot*.
 //!
 //! A table that is three quarters full doubles *in place*, so no old table stays in memory:
 //!
@@ -12,9 +12,9 @@
 //! 3. The entries that were copied are removed from their old slots.
 //!
 //! A reader takes no lock. A reader that has read the old size can miss an entry that step 3
-//! removes. But the slot without the entry was stored after the new size (release, acquire), so
-//! this reader then sees that the size has changed, and searches again. No other entry is moved or
-//! removed. A removed entry leaves a slot that searches skip, and that a later entry may take.
+//! removes. But step 3 follows the store of the new size (release, acquire), so a reader that has
+//! missed an entry then sees that the size has changed, and searches again. No other entry is moved
+//! or removed. A removed entry leaves a slot that searches skip, and that a later entry may take.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -35,8 +35,8 @@ pub struct HashIndex {
     bytes: AtomicUsize,
 }
 
-/// A table. Its slots are those of its chunks, one after the other. From the second on, each chunk
-/// has as many slots as all chunks before it.
+/// A shard's table. Its slots are those of its chunks, one after the other. From the second on,
+/// each chunk has as many slots as all chunks before it.
 struct Shard {
     chunks: [OnceLock<Box<[AtomicU64]>>; CHUNKS],
     /// How many chunks are in use.
@@ -76,7 +76,7 @@ impl HashIndex {
         }
     }
 
-    /// Adds a node, whose number is not 0. For the writer only.
+    /// Adds a node, whose number must not be 0. Only the writer may call this.
     pub fn insert(&self, hash: u64, node: u32) {
         let shard = self.shard(hash);
         let used = shard.chunks_used.load(Ordering::Relaxed);
@@ -147,7 +147,7 @@ impl Shard {
         &self.chunks[chunk].get().map_or(&[][..], |chunk| chunk)[at]
     }
 
-    /// The slots in which an entry can be, in probing order.
+    /// The slots in which an entry with this hash can be, in probing order.
     #[inline]
     fn probe(&self, used: u32, hash: u32) -> impl Iterator<Item = &AtomicU64> {
         let (first, at) = chunk_of(home(used, hash));

@@ -4,7 +4,7 @@ use super::arena::AtomicWords;
 
 /// The number that stands for no slot.
 pub(super) const NIL: u32 = 0;
-/// The heads of the columns' skip lists are the first nodes.
+/// Number of the first node. The first nodes are the heads of the skip lists, one for each column.
 pub(super) const FIRST_HEAD: u32 = 1;
 /// Levels of a skip list; each has a quarter of the nodes of the one below.
 pub(super) const MAX_HEIGHT: usize = 12;
@@ -21,8 +21,8 @@ pub(super) const PREFIX_WORDS: usize = 5;
 pub(super) type Node = AtomicWords<{ NODE_PREFIX + PREFIX_WORDS }>;
 
 // The words of a version.
-/// Sequence of the version's batch, relative to the memtable's base. The payload has the same
-/// number.
+/// Sequence of the version's batch, relative to the memtable's base; also the number of the batch's
+/// payload.
 pub(super) const VERSION_SEQUENCE: usize = 0;
 pub(super) const VERSION_OFFSET: usize = 1;
 pub(super) const VERSION_OLDER: usize = 2;

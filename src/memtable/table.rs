@@ -10,13 +10,13 @@
 //! The address of an entry has two parts: the number of its frame (the frame's sequence relative to
 //! the memtable's base), and the entry's offset in the payload. A node is found by the hash of its
 //! key. For reading in key order, each column has a skip list of its nodes, as in the memtable of
-//! `LevelDB`. All of this is in numbered slots of atomic words, without unsafe code. There is one
-//! [writer](super::writer). Readers take no lock, and the writer never waits for them.
+//! `LevelDB`. Nodes, versions and links are in numbered slots of atomic words, without unsafe code.
+//! There is one [writer](super::writer). Readers take no lock, and the writer never waits for them.
 //!
 //! Everything that a snapshot reads was complete before the snapshot's sequence became visible. A
-//! reader can also come to newer slots, which may be under construction. But a number that leads to
-//! a slot is stored after the slot (release, acquire), so every slot that a reader reaches is
-//! complete. Nothing is freed before the whole memtable is.
+//! reader can also come to newer slots. These are complete, too, because a number that leads to a
+//! slot is stored after the slot's content (release, acquire). Nothing is freed before the whole
+//! memtable is.
 
 use std::cmp::Ordering as Order;
 use std::ops::Bound;
@@ -42,7 +42,7 @@ pub type CellValue<'a> = Option<&'a [u8]>;
 
 /// See the [module](self).
 pub struct Memtable {
-    /// The last sequence of the memtable before. Sequences are stored relative to this one.
+    /// The last sequence before this memtable. The memtable stores sequences relative to it.
     base_sequence: u64,
     hash_secrets: RapidSecrets,
     pub(super) payloads: Arena<OnceLock<Box<[u8]>>>,
@@ -55,15 +55,15 @@ pub struct Memtable {
     pub(super) payload_bytes: AtomicUsize,
 }
 
-/// The deletion of a range of a column. Range tombstones are rare, so a lookup checks their number
-/// first.
+/// The deletion of a range of a column. A memtable mostly has none, and a lookup then reads only
+/// their number.
 pub struct RangeTombstone {
     pub(super) sequence: u32,
     /// Column of the range.
     pub column: Column,
     /// The first key.
     pub start: Box<[u8]>,
-    /// The key after the last.
+    /// The end, which is not in the range.
     pub end: Box<[u8]>,
 }
 
@@ -97,8 +97,8 @@ impl Memtable {
         payload_bytes.load(Ordering::Relaxed) + payloads.memory_bytes() + index + range_tombstones.memory_bytes()
     }
 
-    /// The cell's value for a snapshot at `sequence`; `None` if this memtable has nothing of the
-    /// cell.
+    /// The cell's value for a snapshot at `sequence`; `None` if this memtable neither sets nor
+    /// deletes the cell.
     #[inline]
     pub fn get(&self, column: Column, key: &[u8], sequence: u64) -> Option<CellValue<'_>> {
         let sequence = self.checked_offset(sequence)?;
@@ -129,8 +129,8 @@ impl Memtable {
         self.range_tombstones().filter(is_in)
     }
 
-    /// Whether a range tombstone deletes the cell for a snapshot at `sequence`, so that older
-    /// versions, in the memtable before and in the tables, do not count.
+    /// Whether a range tombstone deletes the cell for a snapshot at `sequence`, so that versions in
+    /// the older memtable and in the tables do not count.
     pub fn is_range_deleted(&self, column: Column, key: &[u8], sequence: u64) -> bool {
         self.checked_offset(sequence)
             .is_some_and(|sequence| self.max_covering_tombstone(column, key, sequence).is_some())
@@ -268,8 +268,8 @@ impl Memtable {
         BatchEntry::decode(bytes).map(|(entry, _)| entry)
     }
 
-    /// The entry of a cell's newest version. Any version's entry has the cell's key, but a reader
-    /// mostly needs the newest version next.
+    /// The entry of a cell's newest version. For the cell's key any version's entry would do; the
+    /// newest is chosen because a reader mostly needs it next.
     #[inline]
     fn newest_entry(&self, node: u32) -> Option<BatchEntry<'_>> {
         self.entry(self.versions.get(load(self.nodes.get(node), NODE_NEWEST)))
@@ -314,7 +314,7 @@ impl Memtable {
         for level in (0..MAX_HEIGHT).rev() {
             loop {
                 let next = self.link(node, level).load(Ordering::Acquire);
-                // The level above has shown that this node is not before the key.
+                // A level above has shown that the node `beyond` is not before the key.
                 if next == NIL || next == beyond {
                     break;
                 }
@@ -358,7 +358,8 @@ pub(super) struct LookupKey<'a> {
 }
 
 impl<'a> LookupKey<'a> {
-    /// Short keys are padded with zeros; where prefixes are equal, the keys are compared.
+    /// The prefix of a short key is padded with zeros. So two prefixes can be equal although the
+    /// keys are not; then the keys are compared.
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         let mut padded = [0; PREFIX_WORDS * 4];
         let length = bytes.len().min(padded.len());

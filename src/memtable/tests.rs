@@ -14,7 +14,7 @@ use crate::memtable::*;
 
 const BASE: u64 = 1 << 40;
 
-/// A change of one of a few cells.
+/// A cell with its value; `None` for a tombstone.
 type Cell = (Column, Vec<u8>, Option<Vec<u8>>);
 
 fn change() -> impl Strategy<Value = Cell> {

@@ -1,10 +1,10 @@
 //! The single writer of a memtable: it adds batches that are already in the log.
 //!
-//! An older version of a cell is kept as long as a snapshot may read it: one whose sequence is not
-//! below the version's and is below that of the next newer version. A write unlinks the versions
-//! that no snapshot reads, from the newest on, and stops at the first one that a snapshot reads. So
-//! the version chain of a row that is written a million times is bounded by the number of snapshots
-//! that were open at a time, and such a row is read as fast as any other.
+//! An older version of a cell is kept as long as a snapshot may read it: a snapshot whose sequence
+//! is at or above the version's and below the next newer version's. A write unlinks the versions
+//! that no snapshot reads, from the newest back, and stops at the first one that a snapshot reads.
+//! So the version chain of a row that is written a million times is bounded by the number of
+//! snapshots that were open at a time, and such a row is read as fast as any other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,8 +26,8 @@ pub struct MemtableWriter {
     nodes: u32,
     versions: u32,
     links: u32,
-    /// For each column and level, the last node at or before the last insertion (RocksDB's
-    /// `Splice`): the next key often follows it.
+    /// For each column and level, the nearest node at or before the newest insertion (RocksDB's
+    /// `Splice`): the next key often comes right after it.
     splice: [[u32; MAX_HEIGHT]; Column::ALL.len()],
     rng: u32,
 }
@@ -60,9 +60,10 @@ impl MemtableWriter {
         self.last_sequence
     }
 
-    /// Adds the entries of a payload as versions of `sequence`, which is above that of the batch
-    /// before; no-op frames may be in between. `snapshots` are the sequences, ascending, of the
-    /// open snapshots and of those that may open before this batch is visible.
+    /// Adds the entries of a payload as versions of `sequence`, which must be above the sequence of
+    /// the batch before. There may be a gap, because no-op frames have sequences, too. `snapshots`
+    /// are the sequences, ascending, of the open snapshots and of those that may open before this
+    /// batch is visible.
     pub fn add(&mut self, payload: Box<[u8]>, sequence: u64, snapshots: &[u64]) -> Result<(), MalformedPayload> {
         let memtable = Arc::clone(&self.memtable);
         let number = memtable.offset_of(sequence);
@@ -107,8 +108,9 @@ impl MemtableWriter {
         let before = load(node, NODE_NEWEST);
         let version = self.version(memtable, place, before);
         snapshots.prune_versions(memtable.versions.get(version));
-        // The version before the batch is read until the batch is visible. The versions older than
-        // that one are mostly not read any more, so they are unlinked here.
+        // The replaced version is read until the batch is visible, so the call above mostly stops
+        // there. The versions older than the replaced one are mostly not read any more; this call
+        // unlinks them.
         snapshots.prune_versions(memtable.versions.get(before));
         node[NODE_NEWEST].store(version, Ordering::Release);
     }
@@ -191,8 +193,8 @@ struct OpenSequences<'a> {
 }
 
 impl OpenSequences<'_> {
-    /// Unlinks the versions before this one that no snapshot reads. A reader that is at an unlinked
-    /// version can continue, because this version keeps its own link.
+    /// Unlinks the versions before this one, up to the first that a snapshot reads. A reader that
+    /// is at an unlinked version can continue, because the unlinked version keeps its own link.
     fn prune_versions(&self, version: &Version) {
         let mut successor = load(version, VERSION_SEQUENCE);
         let mut older = load(version, VERSION_OLDER);

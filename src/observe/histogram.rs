@@ -3,15 +3,14 @@
 //! A duration is counted in one of 1,280 buckets, each an atomic counter. Recording is one
 //! increment without a lock; reading copies all counters. A duration is reported as the greatest
 //! duration of its bucket. Buckets are 3 % wide, so a reported duration is at most 3 % too high,
-//! and never too low.
+//! and never too low. Only durations above 2^44 ns, nearly five hours, are cut to that.
 
 use std::time::Duration;
 
 use histogram::{AtomicHistogram, Config};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Durations of up to 2^44 ns, nearly five hours. Each range between two powers of two has 2^5
-/// buckets.
+/// Durations of up to 2^44 ns. Each range between two powers of two has 2^5 buckets.
 #[allow(clippy::panic, reason = "evaluated by the compiler")]
 const CONFIG: Config = match Config::new(5, 44) {
     Ok(config) => config,
@@ -108,8 +107,8 @@ impl Default for LatencyHistogram {
     }
 }
 
-/// Serialized as pairs of a bucket's greatest duration in nanoseconds and its count, shortest
-/// first.
+/// Serialized as one pair for each bucket that is not empty, shortest first: the bucket's greatest
+/// duration in nanoseconds, and its count.
 impl Serialize for LatencyHistogram {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let measured = self.0.iter().filter(|bucket| bucket.count() > 0);

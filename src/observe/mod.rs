@@ -4,13 +4,14 @@
 //! [`Store::active_transactions`](crate::Store::active_transactions) and
 //! [`Store::slow_transactions`](crate::Store::slow_transactions) are always available. The feature
 //! `metrics` exports the same numbers to the recorder that the program has installed for the
-//! `metrics` crate. The feature `tracing` emits events and spans. The code of a feature is not
-//! compiled in without it.
+//! `metrics` crate. The feature `tracing` emits events and spans. Without a feature, its code is
+//! not compiled in.
 //!
 //! # Metrics
 //!
-//! With the feature `metrics`. Each metric has the label `store`: the number of the store in this
-//! process, counted from 0 in the order of opening. Install the recorder before a store is opened.
+//! The feature `metrics` exports the metrics of the table below. Each one has the label `store`:
+//! the number of the store in this process, counted from 0 in the order of opening. Install the
+//! recorder before a store is opened.
 //!
 //! Counters and histograms are updated immediately. Gauges, and the counters of write stalls, are
 //! set twice a second by the background thread, if there is one. Durations are in seconds unless
@@ -25,8 +26,9 @@
 //!
 //! # Events
 //!
-//! With the feature `tracing`, all with the target `percolite`. Timestamps and owner ids have their
-//! usual text form. `label` is present if the transaction or snapshot has one.
+//! The feature `tracing` emits the events of the table below, all with the target `percolite`.
+//! Timestamps and owner ids have their usual text form. `label` is present if the transaction or
+//! snapshot has one.
 //!
 //! | level | message | fields |
 //! |---|---|---|

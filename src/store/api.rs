@@ -11,9 +11,9 @@ impl Store {
     /// Begins a transaction that reads the newest visible state.
     ///
     /// The transaction may read commits that are not durable yet, and that a power cut may undo.
-    /// They are durable once [`Txn::wait_reads_durable`] has succeeded, or, with
-    /// [`Durability::Sync`](crate::Durability::Sync), [`Txn::commit`], [`Txn::rollback`] or
-    /// [`Store::transact`].
+    /// They are durable once [`Txn::wait_reads_durable`] has succeeded. With
+    /// [`Durability::Sync`](crate::Durability::Sync), success of [`Txn::commit`], [`Txn::rollback`]
+    /// or [`Store::transact`] means the same.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
@@ -96,7 +96,7 @@ impl Store {
 
     /// Makes a copy of the store in a new directory, which can be opened as a store of its own.
     /// Transactions continue meanwhile. The copy is a consistent state of the store during this
-    /// call, with everything acknowledged before it. If the new directory is on the same file
+    /// call, with everything acknowledged before the call. If the new directory is on the same file
     /// system, most files of the copy are hard links: the call is quick, and the copy takes little
     /// space until the two stores diverge.
     ///
@@ -126,10 +126,11 @@ impl Store {
         Ok(self.inner.engine.checkpoint(directory.as_ref())?)
     }
 
-    /// Makes everything durable and stops the background worker. Every later call on this store,
-    /// its transactions and snapshots returns [`ErrorKind::Closed`](crate::ErrorKind::Closed). The
-    /// directory can be opened again once all handles are dropped. If `close` is called several
-    /// times, only the first call reports errors.
+    /// Makes everything durable and stops the background worker. Later calls that read, write or
+    /// commit, on this store, its transactions and snapshots, return
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). If `close` is called again on a clone, it
+    /// does nothing and reports no error. The directory can be opened again once the store's
+    /// clones, transactions, snapshots and scans are dropped as well.
     ///
     /// Waits for [named locks](Store::lock) end with
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), and lock guards become invalid. Leases that

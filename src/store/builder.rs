@@ -92,7 +92,7 @@ impl Builder {
 
     /// The size in memory, counted as in [`Builder::max_transaction_bytes`], at which a transaction
     /// becomes a large one and locks its rows in the store: see [`Txn`](crate::store::Txn). At
-    /// least 1: every row is then locked when it is written. If this size is above
+    /// least 1; with 1, every row is locked when it is written. If this size is above
     /// [`Builder::max_transaction_bytes`], there are no large transactions, and a transaction above
     /// that limit is refused. No effect on a shared engine. Default: 32 MiB.
     ///
@@ -106,9 +106,9 @@ impl Builder {
     }
 
     /// How long a transaction or snapshot may read a state that is not the newest; after that its
-    /// calls return [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). Checked twice
-    /// a second. At least a millisecond. With [`Duration::MAX`] a view never expires, and the
-    /// versions that it keeps from GC grow without limit. Default: one hour.
+    /// calls return [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). The age is
+    /// checked twice a second; the limit is at least a millisecond. With [`Duration::MAX`] a view
+    /// never expires, and the versions that it keeps from GC grow without limit. Default: one hour.
     pub fn max_snapshot_age(mut self, age: Duration) -> Self {
         self.options.max_snapshot_age = age;
         self
@@ -116,9 +116,9 @@ impl Builder {
 
     /// Keeps replaced versions for this time, so that
     /// [`Store::snapshot_at`](crate::store::Store::snapshot_at) and
-    /// [`Snapshot::versions`](crate::store::Snapshot::versions) can read the state at any timestamp
-    /// within it. Default: the retention with which the store was last opened; a new store keeps no
-    /// history.
+    /// [`Snapshot::versions`](crate::store::Snapshot::versions) can read what was valid at any
+    /// timestamp in that time. Default: the retention with which the store was last opened; a new
+    /// store keeps none.
     ///
     /// The history begins when a store is first opened with this option. It continues with the last
     /// retention whenever the store is opened without this option; [`Builder::disable_history`]
@@ -187,8 +187,8 @@ impl Builder {
     /// during a flush.
     ///
     /// Opening reads the part of the write-ahead log that was not flushed. After a kill that is at
-    /// most about two thirds of this size; after several kills in a row at most this size, or a
-    /// larger one that the store was opened with earlier.
+    /// most about two thirds of this size; after several kills in a row it is at most this size, or
+    /// the size with which the store was opened before, if that was larger.
     ///
     /// A commit waits only if the memtable has grown to a third of this size and the immutable one
     /// is still being flushed: see [`Stats::write_stalls`](crate::store::Stats::write_stalls). The
@@ -210,10 +210,10 @@ impl Builder {
     /// | [`Builder::conflict_cache_rows`] | 1/64 | | 65,536 |
     ///
     /// The rest is for several concurrent transactions, for RocksDB's metadata of open files (a few
-    /// KiB for each table of 64 MiB), and for the allocator. It is a budget, not a hard limit. A
-    /// value, up to 32 MiB, is in memory as a whole while it is read or written. A transaction
-    /// above its limit is refused. Each snapshot of a different state takes about 1 KiB. For the
-    /// actual use see [`Store::engine_stats`](crate::store::Store::engine_stats).
+    /// KiB for each table of 64 MiB), and for the allocator. This size is a budget, not a hard
+    /// limit: a row's value, up to 32 MiB, is in memory as a whole while it is read or written. A
+    /// transaction above its limit is refused. Each snapshot of a different state takes about 1
+    /// KiB. For the actual use see [`Store::engine_stats`](crate::store::Store::engine_stats).
     pub fn memory_budget(mut self, bytes: usize) -> Self {
         let write_buffers_most = option_ranges::WRITE_BUFFER_BYTES.max.and_then(|most| usize::try_from(most).ok());
         self.options.memory_budget = Some(bytes);
@@ -251,7 +251,7 @@ impl Builder {
     /// committed values. Other locks are ignored.
     ///
     /// After a power cut the store may have to be opened for writing first: that repairs a RocksDB
-    /// manifest that the power cut has torn. A read-only open then returns an
+    /// manifest that the power cut has torn. Until then, a read-only open returns an
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) that says so.
     ///
     /// Several read-only stores may have a directory open, but not together with a writable one:
@@ -277,10 +277,11 @@ impl Builder {
         self
     }
 
-    /// Opens a store whose write-ahead log has lost acknowledged commits, without them. Opening
-    /// such a store returns an [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) with the
-    /// fingerprint of the loss, a number. Only the loss with this fingerprint is accepted; without
-    /// a loss, or with another one, the option has no effect. Default: no loss is accepted.
+    /// Opens a store whose write-ahead log has lost acknowledged commits, and gives these commits
+    /// up. Without this option, opening such a store returns an
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) with the fingerprint of the loss, a
+    /// number. Only the loss with this fingerprint is accepted; without a loss, or with another
+    /// one, the option has no effect. Default: no loss is accepted.
     ///
     /// The store continues with the commits from before the damage. All later ones are lost, though
     /// some may still be intact in the log. The damaged segment and all later ones are quarantined
@@ -320,9 +321,9 @@ impl Builder {
     /// file.
     ///
     /// The file `STATUS` is JSON. The background worker writes some KiB, at most 200, without a
-    /// sync and mostly without disk I/O; transactions do not wait for it. The file shows labels,
-    /// names of keyspaces, and keys of rows that were locked or in conflict to every user who may
-    /// read the directory.
+    /// sync and mostly without disk I/O; transactions do not wait for it. Every user who may read
+    /// the directory sees in the file labels, names of keyspaces, and keys of rows that were locked
+    /// or in conflict.
     ///
     /// Closing the store removes the file. A killed process leaves it, and the next one that opens
     /// the store for writing removes it. A checkpoint does not contain it. No effect on a

@@ -28,8 +28,8 @@ pub(in crate::store) fn next_instance_id() -> u64 {
 /// A transactional key-value store with snapshot isolation. Cheap to clone; clones are the same
 /// store.
 ///
-/// The store closes when its last clone, transaction, snapshot and scan is dropped, or by
-/// [`Store::close`]. Keyspace handles do not keep it open.
+/// The store closes when the last of its clones, transactions, snapshots and scans is dropped, or
+/// by [`Store::close`]. Keyspace handles do not keep it open.
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {
@@ -45,7 +45,7 @@ pub(in crate::store) fn next_instance_id() -> u64 {
 #[derive(Clone)]
 pub struct Store {
     pub(in crate::store) inner: Arc<Inner>,
-    /// `None` in the background worker, which must not keep the store open.
+    /// `None` in a handle that must not keep the store open, as that of the background worker.
     _open: Option<Arc<CloseOnDrop>>,
 }
 
@@ -61,8 +61,6 @@ impl Drop for CloseOnDrop {
 
 /// The state that all handles of a store share.
 pub(crate) struct Inner {
-    // The fields before `engine` own engine snapshots. Fields are dropped in order, and every
-    // engine snapshot must be dropped before the engine.
     pub(in crate::store) coordinator: Arc<dyn Coordinator>,
     pub(in crate::store) lock_authority: Option<Arc<dyn LockAuthority>>,
     pub(in crate::store) rows: RowReader,
@@ -77,13 +75,13 @@ pub(crate) struct Inner {
     pub(in crate::store) instance_id: u64,
     /// `None` if named locks are not supported.
     pub(in crate::store) locks: Option<Arc<NamedLocks>>,
-    /// Called when the store closes, while commits are still possible: the leases are released by
-    /// commits.
+    /// Called when the store closes, while commits are still possible, because it releases leases
+    /// by commits.
     pub(in crate::store) before_close: fn(&Store),
     pub(in crate::store) closing: AtomicBool,
     /// Time of opening, by the monotonic clock.
     pub(in crate::store) opened_at: Duration,
-    /// Time at which the status file was last written, by the same clock.
+    /// Time at which the status file was last written, by the monotonic clock.
     #[cfg(feature = "rocks")]
     pub(in crate::store) status_written_at: crate::sync::Mutex<Duration>,
 }

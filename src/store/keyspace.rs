@@ -25,7 +25,8 @@ pub(in crate::store) struct KeyspaceInner {
     pub id: KeyspaceId,
     pub descriptor: Arc<KeyspaceDescriptor>,
     pub visibility: VisibilityCache,
-    /// The instance of the store that opened the handle; unique in a process.
+    /// The instance id of the store that opened the handle. Each store that this process opens has
+    /// its own.
     pub instance_id: u64,
 }
 

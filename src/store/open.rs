@@ -27,23 +27,23 @@ use crate::store::read::row_reader::RowReader;
 
 impl Builder {
     /// Opens the store in a directory. If the directory is missing or empty, a new store is
-    /// created, unless the store is opened [read-only](Builder::read_only). Only one `Store` of one
-    /// process can have a directory open at a time; several [read-only](Builder::read_only) stores
-    /// can have it open together.
+    /// created, unless the store is opened [read-only](Builder::read_only). A directory can be open
+    /// in one `Store` at a time, whatever the process, or in several
+    /// [read-only](Builder::read_only) ones.
     ///
     /// Opening reads the part of the write-ahead log that is not flushed to the tables;
     /// [`Builder::write_buffer_bytes`] bounds the size of that part. Opening does not resolve the
     /// row locks that a crash has left, so their number does not delay it. The [background
     /// worker](Builder::background_resolve) resolves them; a read or write that meets such a lock
-    /// resolves it first. See [after a crash](crate::cookbook#after-a-crash) for what remains after
-    /// a crash, what it costs, and how to observe it.
+    /// earlier resolves it itself. See [after a crash](crate::cookbook#after-a-crash) for what
+    /// remains after a crash, what it costs, and how to observe it.
     ///
     /// A log end that is torn by a power cut is not a loss: nothing in it was acknowledged as
     /// durable. If acknowledged commits cannot be read, the store does not open, and the error has
     /// the fingerprint of the loss. Then restore a backup, [repair](Builder::repair) the store, or
     /// [accept the loss](Builder::accept_data_loss).
     ///
-    /// One case cannot be detected. Damage to the last group of synced commits looks like a torn
+    /// One loss cannot be detected. Damage to the last group of synced commits looks like a torn
     /// end until a later frame of the log proves that the group was durable. An idle store writes
     /// that frame some 20 ms after its last sync, and a store that is closed writes it immediately.
     ///

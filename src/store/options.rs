@@ -8,7 +8,7 @@ use crate::coordinator::{CommitProtocol, HistoryRetention};
 use crate::engine::Compression;
 use crate::option_ranges::{self, OptionOutOfRange, OptionRange};
 
-/// Twice the largest value, so every row fits.
+/// Twice the size of the largest value, so that every row fits.
 pub(in crate::store) const MAX_TRANSACTION_BYTES: usize = 64 << 20;
 pub(super) const LARGE_TRANSACTION_BYTES: usize = 32 << 20;
 pub(super) const CONFLICT_CACHE_ROWS: usize = 1 << 16;
@@ -63,8 +63,8 @@ impl Default for RetryPolicy {
     }
 }
 
-/// The options of one transaction. By default they are those of the store; `None` restores the
-/// store's option.
+/// The options of one transaction. An option that is not set, or is set to `None`, is that of the
+/// store.
 ///
 /// ```
 /// use percolite::{Durability, TxnOptions};

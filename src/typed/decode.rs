@@ -131,8 +131,8 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, KeyError> {
         let mut elements = Elements { decoder: self, ended: false };
         let value = visitor.visit_seq(&mut elements)?;
-        // A visitor may stop before the end of the sequence, and the rest of the sequence would
-        // then be decoded as the next part of the key.
+        // A visitor may stop before the end of the sequence. Without this check the rest of the
+        // sequence would be decoded as the next part of the key.
         if !elements.ended && elements.decoder.is_present()? {
             return Err(KeyError("sequence has more elements than its type".into()));
         }

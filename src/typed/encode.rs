@@ -32,8 +32,8 @@ macro_rules! signed {
     )*};
 }
 
-/// Floats sort as by `total_cmp`. The lower a negative float, the greater its bits, so all of them
-/// are inverted. Of other floats only the sign bit is flipped.
+/// Floats sort as by `total_cmp`. The lower a negative float, the greater is the number that its
+/// bits make, so all its bits are inverted. Of other floats only the sign bit is flipped.
 macro_rules! float {
     ($($name:ident $type:ty, $bits:ty),*) => {$(
         fn $name(self, value: $type) -> Result<(), KeyError> {

@@ -8,7 +8,7 @@ pub(super) const ESCAPE: u8 = 0x00;
 pub(super) const ESCAPED_ZERO: u8 = 0xff;
 pub(super) const END: u8 = 0x01;
 
-/// Why a value cannot be encoded as a key, or bytes cannot be decoded.
+/// Why a value cannot be encoded as a key, or why bytes cannot be decoded as one.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct KeyError(pub String);

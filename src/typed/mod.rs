@@ -1,7 +1,7 @@
 //! Typed keyspaces: keys and values of any serializable types.
 //!
-//! A thin layer over the public API. Keys are encoded so that their bytes sort as the keys do
-//! ([`order`]); values are encoded like all other records ([`crate::codec`]).
+//! This is a thin layer over the public API. Keys are encoded so that their bytes sort as the keys
+//! do ([`order`]); values are encoded like all other records ([`crate::codec`]).
 
 mod decode;
 mod encode;
@@ -23,8 +23,8 @@ use crate::store::{Keyspace, Scan, Snapshot, Store, Txn};
 use crate::value::Value;
 
 /// A [`Keyspace`] whose keys are of type `K` and whose values are of type `V`. Cheap to clone and
-/// thread-safe. Reads and writes go through the transaction or snapshot that is passed, with its
-/// isolation and durability.
+/// thread-safe. Each call reads or writes through the transaction, snapshot or store that is
+/// passed, with the isolation and durability of that one.
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {
@@ -218,8 +218,8 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         Ok(reader.get(&self.keyspace, &self.key(key)?)?.is_some())
     }
 
-    /// A row's value. The commit fails with a conflict if another transaction has written the row
-    /// meanwhile; the row is not locked: see [`Txn::get_for_update`].
+    /// A row's value. If another transaction writes the row meanwhile, or reads it by this call,
+    /// only the first to commit succeeds: see [`Txn::get_for_update`].
     ///
     /// # Errors
     /// Those of [`Txn::get_for_update`], and of [every typed call](TypedKeyspace#errors).

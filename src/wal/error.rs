@@ -9,7 +9,8 @@ use super::frame::PAYLOAD_MAX_BYTES;
 /// Errors of the write-ahead log.
 #[derive(Debug, thiserror::Error)]
 pub enum WalError {
-    /// Reading or resuming the log failed, or removing a segment; the log is not poisoned.
+    /// The log could not be read or resumed, or a segment could not be removed. Later calls may
+    /// succeed.
     #[error("cannot read, resume or trim the write-ahead log: {0}")]
     Io(#[from] io::Error),
     /// A write or sync failed. Nothing succeeds until the log is opened again, and only recovery

@@ -26,7 +26,8 @@ pub const FRAME_HEADER_BYTES: usize = 24;
 const ALIGNMENT_BYTES: usize = 8;
 /// `ALIGNMENT_BYTES` as an offset.
 pub const ALIGNMENT: u64 = ALIGNMENT_BYTES as u64;
-/// A longer payload is refused, and a longer length on disk is damage.
+/// The maximum length of a payload. A longer one is refused, and a greater length on disk is
+/// damage.
 pub const PAYLOAD_MAX_BYTES: usize = 1 << 30;
 
 /// Bytes of one read from the file.
@@ -49,7 +50,7 @@ impl FrameBuffer {
         self.payload_len() == 0
     }
 
-    /// The payload, once the frame is sealed.
+    /// The payload of a sealed frame.
     pub fn payload(&self) -> &[u8] {
         let length = self.0.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
         self.0.get(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + length as usize).unwrap_or_default()

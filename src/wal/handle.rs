@@ -7,14 +7,14 @@
 //! durable. Older files come first, because a segment's header and frames are useless without the
 //! end of the segment before.
 //!
-//! Only one sync runs at a time. A sync that has waited for another one finds most of its work
-//! done.
+//! Only one sync runs at a time. A sync that has waited for another one mostly has little left to
+//! do.
 //!
 //! **Failures.** After a failed write or sync the content of the medium is unknown. The kernel
 //! marks the unwritten pages clean, so the next sync succeeds and proves nothing (PostgreSQL's
-//! fsyncgate). So the first failure is permanent: every later call returns it, and the durable
-//! sequence never rises again. The next incarnation reads the frames that are left, writes them
-//! again and syncs them ([`resume`](super::resume())).
+//! fsyncgate). So the first failure is permanent: every later write, sync, and creation or removal
+//! of a segment returns it, and the durable sequence never rises again. The next incarnation reads
+//! the frames that are left, writes them again and syncs them ([`resume`](super::resume())).
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -28,7 +28,7 @@ use super::segment::SegmentHeader;
 use crate::disk::{Disk, DiskFile};
 use crate::sync::Mutex;
 
-/// A handle to the log for other threads than the writer; clones share the log.
+/// A handle to the log for threads other than the writer's; clones share the log.
 pub struct WalHandle<D: Disk> {
     shared: Arc<WalShared<D>>,
 }
@@ -121,12 +121,12 @@ impl<D: Disk> WalHandle<D> {
         Ok(())
     }
 
-    /// Removes segments without frames above the flushed sequence; returns how many. The tables
-    /// must have everything up to that sequence, durably.
+    /// Removes the segments that have no frames above the flushed sequence and are older than the
+    /// newest segment with a durable header; without that one a power cut could leave no header at
+    /// all. Returns how many. The tables must durably have everything up to the flushed sequence.
     ///
     /// The directory is not synced: a removed segment that reappears after a crash does no harm,
-    /// because it is older than all that recovery reads. A segment is kept until the header of a
-    /// later segment is durable; otherwise a power cut could leave no header at all.
+    /// because it is older than all that recovery reads.
     pub fn remove_segments_upto(&self, flushed_sequence: u64) -> Result<usize, WalError> {
         self.shared.ensure_ok()?;
         let flushed_sequence = flushed_sequence.min(self.durable_sequence());
@@ -178,8 +178,8 @@ impl<D: Disk> WalShared<D> {
 
     /// Keeps the first failure permanently, and returns it.
     pub(super) fn record_failure(&self, why: io::Error) -> WalError {
-        // `advance_durable` holds the same lock from its check for a failure until it has published
-        // the durable sequence, so no failure is recorded in between.
+        // `advance_durable` keeps `files` locked from its check for a failure until it has
+        // published the durable sequence, so no failure is recorded in between.
         let _files = self.files.lock();
         WalError::Failed(Arc::clone(self.failure.get_or_init(|| Arc::new(why))))
     }

@@ -1,10 +1,11 @@
 //! The scan beyond a break, which decides between a torn tail and data loss.
 //!
-//! Damage leaves valid frames after a break, but so can a power cut, because writes reach the
-//! medium in any order. The difference is whether the missing frames had been acknowledged. Later
-//! frames and headers can prove that, because each of them carries the sequence that was durable
-//! when it was written. So the scan looks for valid frames and headers everywhere beyond the break,
-//! and the highest durable sequence that these carry decides.
+//! Damage leaves valid frames after a break. A power cut can leave some, too, because writes reach
+//! the medium in any order. The difference is whether the missing frames had been acknowledged.
+//! Later frames and headers can prove that, because each of them carries the sequence that was
+//! durable when it was written. So the scan looks for valid frames and headers everywhere beyond
+//! the break. If one of them carries a durable sequence at or above that of the first missing
+//! frame, the break is data loss.
 
 use std::io;
 use std::ops::Bound;
@@ -20,7 +21,7 @@ use crate::disk::{Disk, DiskFile};
 pub struct TailScan {
     /// The highest durable sequence that these frames and headers carry.
     pub durable: u64,
-    /// Frames at or above the first missing sequence.
+    /// Number of the frames that are at or above the first missing sequence.
     pub frames: u64,
     /// The bytes of these frames.
     pub bytes: u64,
@@ -66,9 +67,9 @@ impl TailScan {
     fn scan_file(&mut self, file: &impl DiskFile, header: &SegmentHeader, from: u64, missing: u64) -> io::Result<()> {
         let mut frames = FrameReader::new(file, header.salt, None)?;
         let mut offset = from;
-        // The file has room for no more frames than this, which bounds the possible sequences.
-        // Without the bound, most numbers in a payload could pass for a frame header, and each such
-        // header would cost a checksum over the length that it claims.
+        // The file's length bounds the number of its frames, and so their sequences. Without this
+        // bound, most numbers in a payload could pass for a frame header, and each such header
+        // would cost a checksum over the length that it claims.
         let most = file.len()? / FRAME_HEADER_BYTES as u64;
         let sequences = header.first_sequence..=header.first_sequence.saturating_add(most);
         while let Some((start, frame)) = frames.find_next_valid(offset, sequences.clone())? {

@@ -12,7 +12,7 @@
 //!
 //! # Torn tail or data loss
 //!
-//! Recovery reads up to the first place where no valid frame follows, the break. A break has two
+//! Recovery reads up to the *break*: the first place where no valid frame follows. A break has two
 //! possible causes:
 //!
 //! - A power cut tore what was being written. Nothing acknowledged is missing, and the rest is
@@ -20,31 +20,31 @@
 //! - The medium damaged what was durable. Opening returns an error, and the operator decides.
 //!
 //! A checksum cannot distinguish the two causes. A *durability proof* can: every frame and every
-//! segment header carries the sequence that was durable when it was written. If anything valid
-//! beyond the break carries a durable sequence at or above the first missing one, the break is
-//! [data loss](DataLoss); otherwise it is a torn tail. A needed segment that is missing, or a log
-//! that ends below the flushed sequence of the tables, is data loss too.
+//! segment header carries the sequence that was durable when it was written. If a valid frame or
+//! header beyond the break carries a durable sequence at or above that of the first missing frame,
+//! the break is [data loss](DataLoss); otherwise it is a torn tail. A needed segment that is
+//! missing, or a log that ends below the flushed sequence of the tables, is data loss too.
 //!
 //! # What cannot be detected
 //!
-//! *Damage without a proof.* Frames that were synced after the last frame was written have no
-//! durability proof; damage to them looks like a torn tail. Under load, these are the frames of the
-//! last group sync. In an idle log there are none, once a [no-op frame](WalWriter::append_noop) is
-//! written: an empty frame that records the sequence that the last sync made durable. Damage to the
-//! no-op frame itself costs nothing.
+//! *Damage without a proof.* The frames of the last sync have no durability proof until another
+//! frame is written; damage to them looks like a torn tail. In an idle log every frame has a proof
+//! once a [no-op frame](WalWriter::append_noop) is written: an empty frame that records the
+//! sequence that the last sync made durable. Damage to the no-op frame itself costs nothing.
 //!
 //! *Damage to both headers.* A segment's header is stored twice, in two blocks. If both are
-//! damaged, the segment's frames cannot be checked. Without a later segment as proof, the log then
-//! ends with the segment before.
+//! damaged, the segment's frames cannot be checked. If it is the newest segment, the log then seems
+//! to end with the segment before it.
 //!
-//! *A tail of zeros.* Several sectors of zeros look like blocks that were never written; they count
-//! as torn.
+//! *A tail of zeros.* If zeros replace the end of the log, it looks like blocks that were never
+//! written, and counts as torn.
 //!
 //! # Order of names, headers and frames
 //!
 //! - A frame is written only to a file whose name is durable.
-//! - A rotated segment's header is not yet durable when its first frames are written. None of these
-//!   frames is acknowledged before the older segment is synced, and then this one.
+//! - After a rotation the new segment's header is not yet durable when its first frames are
+//!   written. A sync covers the older segment first and then the new one, and only then are these
+//!   frames acknowledged.
 //! - The header of an incarnation's first segment is durable before that incarnation acknowledges
 //!   anything.
 //! - A segment is removed only when the header of a later one is durable, so recovery always finds

@@ -5,8 +5,8 @@
 //! lost-<fingerprint>-<number>.segment     the segment with the break, copied; later ones, renamed
 //! ```
 //!
-//! The loss file is durable before anything is renamed. Opening reports the loss as long as that
-//! file exists; the operator may remove all of these files.
+//! The loss file is durable before anything is renamed. While that file exists, each opening
+//! reports the accepted loss. The operator may remove all of these files.
 
 use std::ops::Bound;
 

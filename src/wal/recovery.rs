@@ -3,11 +3,12 @@
 //! The newest segment with a valid header is the head of a chain. The chain is followed from each
 //! segment to its predecessor, until a segment begins at or below the first sequence that the
 //! tables lack. If the chain leads to a segment whose header is torn, a crash has broken the log at
-//! that segment: the head is then the newest valid segment before it.
+//! that segment: the head is then the newest segment before it that has a valid header.
 //!
-//! Then frames are read from the oldest segment of the chain on, each segment up to the end that
-//! the header of its successor names, until no valid frame follows: the break. The break is the end
-//! of the log, unless a [durability proof beyond it](super::loss_scan) makes it data loss.
+//! Then the frames are read, from the oldest segment of the chain on, each segment up to the end
+//! that the next segment's header names. Reading stops at the *break*, the first place where no
+//! valid frame follows. The break is the end of the log, unless a [durability proof beyond
+//! it](super::loss_scan) makes it data loss.
 //!
 //! Without damage, a break loses no acknowledged frame, and a chain that leads back far enough
 //! always exists: a segment is removed only when the tables have all its frames and the header of a
@@ -35,7 +36,7 @@ pub struct RecoveredSegment {
 pub struct Recovered {
     pub(super) wal_id: u64,
     pub(super) names: SegmentList,
-    /// The segments that were read, oldest first. The log ends in the last one.
+    /// The segments that were read, oldest first. The break is in the last one.
     pub(super) segments: Vec<RecoveredSegment>,
     /// The highest sequence with a durability proof.
     pub(super) durable_sequence: u64,
@@ -47,14 +48,14 @@ pub struct Recovered {
 #[derive(Debug, Default)]
 struct Chain {
     headers: Vec<SegmentHeader>,
-    /// A needed segment whose file is missing, or the oldest segment of a chain that begins too
-    /// late.
+    /// A needed segment whose file is missing; or the oldest segment of a chain, if that segment
+    /// has no predecessor and begins after the first sequence that the tables lack.
     missing: Option<u64>,
 }
 
 impl Chain {
-    /// A chain that does not lead back far enough is dropped. The next head is the newest segment
-    /// before the one at which that chain failed.
+    /// Finds the newest chain that leads back far enough. If a chain does not, the next one to be
+    /// tried has as its head the newest segment before the one at which that chain failed.
     fn find(headers: &BTreeMap<u64, SegmentHeader>, names: &SegmentList, flushed_sequence: u64) -> Self {
         let mut missing_segment = None;
         let mut bound = u64::MAX;
@@ -92,8 +93,8 @@ impl Chain {
 }
 
 /// Calls `apply` with each frame above the tables' flushed sequence, no-op frames included.
-/// `may_be_empty`: the log may have no segment, because the creation of the store has not finished.
-/// Otherwise a log without segments is data loss.
+/// `may_be_empty` allows a log without segments, because the creation of the store may not have
+/// finished. Otherwise such a log is data loss.
 ///
 /// A log that another process is writing can look damaged, so the caller must have locked the
 /// store.
@@ -152,7 +153,7 @@ impl Recovered {
         }
     }
 
-    /// The sequence of the last frame, or the flushed sequence if there is no later frame.
+    /// The sequence of the last frame that was read, or the flushed sequence if that is greater.
     pub fn last_sequence(&self) -> u64 {
         self.last
     }
@@ -167,9 +168,9 @@ impl Recovered {
         self.lost.as_ref()
     }
 
-    /// The end that the next segment continues. Segments without frames are skipped: the name of an
-    /// incarnation's first segment may not be durable, so a power cut may remove that segment, and
-    /// no chain may need it.
+    /// The end that the next segment continues. Segments without frames are skipped, so that no
+    /// chain needs them: if a process ended while it created its first segment, the name of that
+    /// segment may not be durable, and a power cut may remove it.
     pub(super) fn log_end(&self) -> Option<SegmentEnd> {
         let filled = self.segments.iter().rev().find(|link| link.end.last_sequence >= link.header.first_sequence);
         filled.map(|link| link.end).or_else(|| self.segments.first()?.header.predecessor)

@@ -8,7 +8,7 @@
 //!    are written again, the same bytes in the same place, and then synced, older segments first.
 //! 2. *Create the new segment.* Its header names the end of what was read. From then on nothing
 //!    beyond that end is read, so valid frames after a torn one stay dropped. This incarnation
-//!    writes frames to the new segment only.
+//!    appends only to the new segment and later ones.
 //! 3. *Remove what is beyond the end.* Segments beyond the end are not part of the log, and
 //!    recovery must not find them again if the headers of this incarnation are damaged.
 //!
@@ -18,7 +18,7 @@
 //! **Accepting data loss.** The caller passes the fingerprint of the loss, so it accepts exactly
 //! the loss that was reported. Before the first step, the segments that the loss affects are
 //! [quarantined](super::quarantine). A crash during the quarantine leaves the same loss with the
-//! same fingerprint, because the scan covers quarantined segments too.
+//! same fingerprint, because recovery [scans](super::loss_scan) quarantined segments, too.
 
 use std::collections::VecDeque;
 use std::io;
@@ -112,8 +112,8 @@ fn rewrite_tail<D: Disk>(disk: &D, link: &RecoveredSegment, durable: u64) -> Res
 
 fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Result<(), WalError> {
     let beyond = (Bound::Excluded(kept), Bound::Unbounded);
-    // If a loss is accepted, the segments after the break have been renamed, so only earlier ones
-    // are removed here.
+    // If a loss is accepted, the segments after the one with the break have been renamed, so only
+    // that one and earlier ones can be removed here.
     let renamed = recovered.data_loss().and(Some(recovered.segments.last().map_or(0, |link| link.header.number)));
     let mut removed = false;
     for number in recovered.names.segments.range(beyond) {
@@ -128,8 +128,8 @@ fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Resu
     Ok(())
 }
 
-/// Segments that can be removed later, with their last sequence. For a segment outside the chain,
-/// which recovery does not read, it is 0: such a segment may be removed at any time.
+/// Segments that can be removed later, with their last sequence. A segment outside the chain, which
+/// recovery does not read, has 0 as last sequence: it may be removed at any time.
 fn removable_segments(recovered: &Recovered, kept: u64) -> VecDeque<(u64, u64)> {
     let last = |number| {
         let link = recovered.segments.iter().find(|link| link.header.number == number);

@@ -1,9 +1,10 @@
 //! Segments: the files of the log, and their headers.
 //!
-//! A segment is named by its number. Its header has the WAL id of the store, and the place where
-//! its predecessor ends: segment, offset and sequence. So the segments form a chain. Recovery
-//! follows the chain from the newest segment back, whatever else is in the directory, and reads
-//! each predecessor only up to the end that the header names.
+//! A segment is named by its number. Its header has the WAL id of the store, and names the segment
+//! before it, its *predecessor*, with the offset and the sequence at which that one ends. So the
+//! segments form a chain. Recovery follows the chain from the newest segment back, whatever else is
+//! in the directory. It reads each predecessor only up to the end that the next segment's header
+//! names.
 //!
 //! All frames of a segment depend on its header, so the header is stored twice, each copy in a
 //! block of its own. Frames begin after the second block.
@@ -37,8 +38,8 @@ pub const BLOCK_BYTES: u64 = BLOCK as u64;
 pub const FRAMES_OFFSET: u64 = 2 * BLOCK_BYTES;
 /// A segment is preallocated: filled with zeros ahead of its frames, in steps of this size. The
 /// sync after a step is slower, because the file system records the new blocks. So a step is long
-/// enough for hundreds of small commits. The commits of this sync also wait for the zeros, so a
-/// step is short enough for a disk to write it in less than a millisecond.
+/// enough for hundreds of small commits. Commits that wait for that sync also wait until the disk
+/// has the zeros, so a step is short enough to be written in less than a millisecond.
 ///
 /// Each block of zeros is written by a call of its own. A single call for a whole step would create
 /// folios of that size in the page cache, and the kernel walks all blocks of a folio at every write
@@ -62,7 +63,7 @@ pub struct SegmentHeader {
     pub wal_id: u64,
     /// Sequence of the first frame, if there is one.
     pub first_sequence: u64,
-    /// The end that the first frame continues; `None` if the log has no earlier segment.
+    /// Where the log ended when this header was written; `None` for a log that begins here.
     pub predecessor: Option<SegmentEnd>,
     /// The durable sequence when the header was written.
     pub durable_sequence: u64,
@@ -134,8 +135,8 @@ impl SegmentHeader {
         if header.is_consistent() { HeaderRead::Valid(header) } else { HeaderRead::Invalid }
     }
 
-    /// A header with a valid checksum may still be forged. It must not lead recovery into a loop or
-    /// out of a file.
+    /// Whether recovery can follow this header: one with a valid checksum may still be forged, and
+    /// must not lead recovery into a loop or out of a file.
     fn is_consistent(&self) -> bool {
         let follows = |end: SegmentEnd| {
             end.number < self.number
@@ -188,8 +189,8 @@ pub fn segment_file_name(number: u64) -> String {
     format!("{number:0NAME_DIGITS$}{SUFFIX}")
 }
 
-/// A file with a greater number is not a segment. An incarnation begins only with a number in the
-/// lower half of the range, so it cannot run out of numbers.
+/// The maximum number of a segment; a file with a greater one is not a segment. An incarnation
+/// begins only with a number in the lower half of the range, so it cannot run out of numbers.
 pub const SEGMENT_NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// The number in a segment's file name; `None` if the file is not a segment.
@@ -202,7 +203,7 @@ pub fn parse_segment_number(name: &str) -> Option<u64> {
         .filter(|number| is_name && *number <= SEGMENT_NUMBER_MAX && self::segment_file_name(*number) == name)
 }
 
-/// Name of a quarantined segment: the damaged one of an accepted loss, or a later one.
+/// Name of the quarantined segment with this number; the fingerprint is that of the accepted loss.
 pub fn quarantine_name(fingerprint: u64, number: u64) -> String {
     loss_file_name(fingerprint, &format!("-{}", segment_file_name(number)))
 }

@@ -5,8 +5,9 @@
 //! a [sync](super::WalHandle::sync) has covered it.
 //!
 //! Each frame carries the sequence that was durable when it was written. This proves to recovery
-//! which earlier frames must exist. The newest acknowledged frames have no such proof until a
-//! [no-op frame](WalWriter::append_noop) follows, which is an empty frame.
+//! which earlier frames must exist. The newest acknowledged frames have no such proof until another
+//! frame is written. If no batch follows, an empty [no-op frame](WalWriter::append_noop) is written
+//! instead.
 
 use std::fmt;
 use std::sync::Arc;
@@ -96,8 +97,8 @@ impl<D: Disk> WalWriter<D> {
     }
 
     /// Appends an empty frame that records the durable sequence, and returns the frame's sequence.
-    /// Does nothing if the log already records that sequence, or one that covers every frame with a
-    /// payload: a no-op frame itself needs no durability proof.
+    /// Does nothing if the log already records the durable sequence, or one that covers every frame
+    /// with a payload: a no-op frame itself needs no durability proof.
     pub fn append_noop(&mut self) -> Result<Option<u64>, WalError> {
         self.shared.ensure_ok()?;
         if self.recorded_durable_sequence == self.shared.durable()

@@ -1,5 +1,5 @@
-//! A script for every named anomaly. Those that snapshot isolation prevents must not appear. Those
-//! that it permits must appear, which proves that the suite can detect anomalies.
+//! A script for every named anomaly. Anomalies that snapshot isolation prevents must not appear.
+//! Anomalies that it permits must appear, which proves that the suite can detect them.
 //!
 //! ```text
 //!   tests/anomalies/prevented/   the anomaly must not be seen
@@ -59,7 +59,7 @@ struct Subject {
     protocol: CommitProtocol,
 }
 
-/// The anomalies that must have a script, by Hermitage's names.
+/// The anomalies that must have a script, by their names in the Hermitage test suite.
 const PREVENTED: &[&str] = &[
     "g0_dirty_write",
     "g1a_aborted_read",

@@ -22,8 +22,8 @@ pub enum Command {
     Begin,
     /// Takes a snapshot: `s1: snapshot`.
     Snapshot,
-    /// Commits, or prints the conflicting row. If several rows conflict, engines report different
-    /// ones: `t1: commit several=true` prints none.
+    /// Commits, or prints the conflicting row. If several rows conflict, each engine may report
+    /// another one of them, so `t1: commit several=true` prints no row.
     Commit {
         #[arg(key, optional)]
         several: bool,
@@ -42,7 +42,7 @@ pub enum Command {
     Insert(Vec<(String, String)>),
     /// Removes rows.
     Delete(Vec<String>),
-    /// Lists the rows from one key to before another: `t1: scan`, `t1: scan a c`,
+    /// Lists the rows from one key on, up to but not including another: `t1: scan`, `t1: scan a c`,
     /// `t1: scan reverse=true`.
     Scan {
         from: Option<String>,

@@ -83,8 +83,8 @@ impl Way {
     }
 }
 
-/// Fails unless `admission` attempts can run at the same time, none of them after an admission
-/// timeout.
+/// Checks that `admission` attempts can run at the same time, and that none of them had to wait
+/// until an admission timeout.
 pub fn assert_no_permit_is_lost(store: &Store, rows: &Keyspace, admission: usize) {
     let before = store.stats().admission_timeouts;
     let together = Barrier::new(admission);

@@ -253,7 +253,7 @@ fn retries_are_bounded_as_in_the_synchronous_store() {
 }
 
 /// Tasks that wait for admission hold no thread: one of two threads is free, so a read ends before
-/// any admission timeout. A slow machine may exceed the timeout, but not ten times.
+/// any admission timeout. A slow machine may exceed the timeout, so one of ten tries must succeed.
 #[test]
 fn tasks_that_wait_for_admission_hold_no_thread() {
     for runtime in both_runtimes(2) {

@@ -37,7 +37,7 @@ fn a_too_large_write_is_refused_and_changes_nothing() {
     assert_eq!(keys, [&b"largest"[..], b"small"]);
 }
 
-/// More keys than `multi_get` reads one by one.
+/// Enough keys that `multi_get` does not read them one by one.
 fn many_keys() -> impl Iterator<Item = [u8; 1]> {
     (0..20).map(|key| [key])
 }

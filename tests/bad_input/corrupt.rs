@@ -19,9 +19,10 @@ struct Damaged {
     before: Timestamp,
 }
 
-/// A store with history that is closed, changed at the row `bad`, and opened again. `change` gets
-/// the start timestamp of the row's version, the commit timestamp of the version that it replaced,
-/// and two unused timestamps.
+/// Closes a store with history, lets `change` write or delete cells, and opens the store again.
+/// `change` gets a function that does so, the key of the row `bad`, and four timestamps: the start
+/// timestamp of the row's version, the commit timestamp of the version that it replaced, and two
+/// unused ones.
 fn damaged(
     change: impl FnOnce(&mut dyn FnMut(Column, &[u8], Option<&[u8]>), &RowKey, [Timestamp; 4]),
 ) -> Result<Damaged, Error> {
@@ -139,8 +140,8 @@ fn a_failed_opening_does_not_keep_the_directory_locked() {
     engine.write_meta(&[("history".into(), Some(vec![1]))]).unwrap();
     engine.sync().unwrap();
     drop(engine);
-    // A failed opening must release the directory: the second one finds the same damage, not a
-    // store that is already open.
+    // A failed opening must release the directory, so that another opening finds the same damage,
+    // and not a store that is already open.
     for _ in 0..2 {
         let why = Store::open(&path).map(drop).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
@@ -186,7 +187,7 @@ fn a_lock_above_its_commit_ts_is_an_error_not_a_loop() {
         let txn = TxnId { start_ts, owner: OwnerId::from_u64(1) };
         let committed = HistoryEntry::Ended(TxnRecord::Committed(commit_ts));
         put(Column::History, &history_key(primary, txn.start_ts), Some(&encoded(&committed)));
-        // The second lock was pushed above its transaction's commit timestamp.
+        // The lock on `good` was pushed above its transaction's commit timestamp.
         for (key, min_commit_ts) in [("after", Timestamp::ZERO), ("good", Timestamp::MAX)] {
             let row = RowKey::new(primary.keyspace_id(), key.as_bytes());
             let (primary, intent) = (primary.clone(), LockType::Delete);

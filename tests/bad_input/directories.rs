@@ -1,13 +1,15 @@
 //! A store's directory with random damage in it.
 //!
-//! Opening, reading and verifying a damaged directory always ends, and without a panic. A store
-//! that verifies as intact has the state after some commit. Damage to the log may lose the last
-//! commits: if the end of the log is cut off together with the no-op frame that proves its
-//! durability, the log looks as after a crash. Damage to other files must lose no commit.
+//! Opening, reading and verifying a damaged directory always ends, and without a panic. If the
+//! store verifies as intact, it must have the state after the last commit. There are two
+//! exceptions:
 //!
-//! A truncated manifest is exempt. If it has lost whole records at its end, it is a valid, older
-//! manifest, and no checksum detects that. RocksDB usually finds that a table of that manifest is
-//! missing, but not always. So the state of such a store is not compared.
+//! - Damage to the log may lose the last commits; the state must then be that after an earlier
+//!   commit. If the end of the log is cut off together with the no-op frame that proves its
+//!   durability, the log looks as after a crash.
+//! - If the manifest is truncated, any state is accepted. A manifest that has lost whole records at
+//!   its end is a valid, older manifest, and no checksum detects that. RocksDB usually finds that a
+//!   table of the older manifest is missing, but not always.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +25,7 @@ use tempfile::TempDir;
 
 use crate::store_directories::{copy_directory, files};
 
-/// A case that takes longer hangs.
+/// A case that takes longer counts as hanging.
 const TIMEOUT: Duration = Duration::from_secs(300);
 const CASES: u32 = 48;
 
@@ -237,7 +239,8 @@ fn an_undamaged_directory_is_intact() {
     }
 }
 
-/// RocksDB does not finish opening such a manifest, so the store must refuse it first.
+/// RocksDB would never finish opening a manifest with an unknown record type, so the store must
+/// refuse it first.
 #[test]
 fn a_manifest_with_an_unknown_record_type_is_refused() {
     for record_type in [5, 11, 131] {

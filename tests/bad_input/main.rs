@@ -1,4 +1,4 @@
-//! Bad input: the error that it returns, and that it loses nothing.
+//! Bad input: it must return the right error, and lose nothing.
 //!
 //! | input | what happens | test |
 //! |---|---|---|
@@ -34,8 +34,8 @@
 //! | a damaged dump | it is refused as a whole | `a_truncated_or_damaged_dump_restores_nothing` |
 //! | a damaged directory | an error, the state after some commit, or damage that `verify` reports | `a_damaged_directory_never_passes_as_intact` |
 //!
-//! Bytes, texts and damage to directories are random. A run takes a small number of cases;
-//! `PROPTEST_CASES=1000` takes as many as it says.
+//! Bytes, texts and damage to directories are random. A run tries a small number of cases;
+//! `PROPTEST_CASES=1000` sets another number.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
@@ -57,7 +57,7 @@ fn every_test_in_the_table_exists() {
     let mut directories =
         ["src", "tests", "tools/cli/src", "tools/cli/tests"].map(|directory| root.join(directory)).to_vec();
     while let Some(directory) = directories.pop() {
-        // The published crate does not contain the command line.
+        // The published crate does not contain the command line, so its directories may be missing.
         for entry in std::fs::read_dir(directory).into_iter().flatten() {
             let path = entry.unwrap().path();
             if path.is_dir() {

@@ -91,7 +91,7 @@ pub fn a_clock_jump_aborts_no_transaction(environment: &Environment) {
         let mut txn = store.begin().unwrap();
         txn.put(&store.rows, "a", "new").unwrap();
         txn.put(&store.rows, "b", "new").unwrap();
-        // The clock jumps between the locks and the commit point, and while the transaction runs.
+        // The clock jumps twice: before the commit, and between the prewrites and the commit point.
         let (clock, primary) = (Arc::clone(&environment.clock), store.row("a"));
         store.hooks.on_write(move |groups| {
             if locks(groups, &primary) {

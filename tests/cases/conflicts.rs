@@ -157,7 +157,7 @@ fn writers_in_opposite_orders_never_wait(environment: &Environment) {
             spawn(move || {
                 let (mut won, mut lost) = (0, 0);
                 // A thread that is descheduled in the middle of its commit may make any number of
-                // the other's attempts fail.
+                // the other thread's attempts fail.
                 while won < 150 {
                     assert!(lost < 1_000_000, "only {won} commits");
                     let mut txn = store.begin().unwrap();

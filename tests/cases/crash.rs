@@ -119,7 +119,7 @@ fn resolvers_race_with_a_slow_owner(environment: &Environment) {
         let locked = Arc::new(AtomicBool::new(false));
         let (reads, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         // In every second round the lock expires before the owner commits. In every fourth round
-        // the owner also waits until a resolver has read the rows after that.
+        // the owner also waits until a resolver has read the rows since the lock expired.
         let (clock, flag, slow, nap) =
             (Arc::clone(&environment.clock), Arc::clone(&locked), round % 2 == 0, dice.below(400));
         let (read_by_others, late) = (Arc::clone(&reads), round % 4 == 0);
@@ -274,7 +274,7 @@ fn a_writer_overtakes_an_owner_slow_after_its_commit_point(environment: &Environ
     assert_eq!((store.locks_left(), store.stats().locks_rolled_forward), (0, 1));
 }
 
-/// cockroach PR 107658
+/// Public issue: cockroach PR 107658.
 fn a_retry_keeps_the_commit_ts(environment: &Environment) {
     let driver = environment.driver();
     driver.prewrite(&put(txn(10), "p", "v")).unwrap();
@@ -298,7 +298,7 @@ fn a_retry_in_one_phase_keeps_the_commit_ts(environment: &Environment) {
     assert_eq!(driver.record("k").unwrap().commit_ts, ts(20));
 }
 
-/// tikv client-rust #543
+/// Public issue: tikv client-rust #543.
 fn a_secondary_without_a_primary_is_rolled_back(environment: &Environment) {
     let driver = environment.driver();
     driver.write(txn(5), "s", "old", 6);
@@ -331,7 +331,7 @@ fn a_row_locked_for_a_missing_primary_is_readable(environment: &Environment) {
     assert_eq!(store.get("never"), some("free"));
 }
 
-/// tidb #42937
+/// Public issue: tidb #42937.
 fn another_lock_on_the_primary_is_no_status(environment: &Environment) {
     let driver = environment.driver();
     driver.prewrite(&put(txn(20), "p", "theirs")).unwrap();

@@ -49,7 +49,7 @@ pub fn write(txn: TxnId, key: &str, mutation: Mutation) -> Prewrite {
     }
 }
 
-/// A store of rows.
+/// A place that stores rows: a map in memory, or an engine.
 pub trait Rows: Send + Sync {
     fn read(&self, row: &RowKey, start_ts: Timestamp) -> RowState;
     /// Applies the change, or returns the row that failed its preconditions.
@@ -200,7 +200,7 @@ impl Driver {
     }
 
     /// Like `prewrite`, but without the comparison with a prewrite that reads first: other threads
-    /// may change the row between the two.
+    /// may change the row between the two prewrites.
     pub fn race_for(&self, request: &Prewrite) -> Result<PrewriteResult, StepError> {
         self.drive(&request.row, request.txn.start_ts, RowState::default(), |row| prewrite(row, request))
     }

@@ -193,7 +193,8 @@ impl Environment {
         small.commit_protocol(self.protocol()).env(runtime)
     }
 
-    /// The engine without a store. An exclusive one must be dropped before a store is opened.
+    /// The engine, without a store. An exclusive engine must be dropped before a store is opened on
+    /// it.
     pub fn engine(&self) -> Arc<dyn Engine> {
         match &self.place {
             Place::Memory(_) => panic!("the protocol column has no engine"),
@@ -252,8 +253,8 @@ impl Environment {
         Ok(Opened { store, rows, hooks, engine })
     }
 
-    /// A power cut that keeps all, none or a prefix of the unsynced frames. On rocks only a kill of
-    /// the process, which loses nothing that was written.
+    /// A power cut that keeps all, none or a prefix of the unsynced frames. On RocksDB it is only a
+    /// kill of the process, which loses nothing that was written.
     pub fn crash(&self, dice: &mut Dice) {
         if let Place::Sim(memory) = &self.place {
             memory.crash(match dice.below(3) {
@@ -401,7 +402,7 @@ impl<T> Thread<T> {
     }
 }
 
-/// Splitmix64.
+/// Random numbers by splitmix64.
 #[derive(Clone)]
 pub struct Dice(pub u64);
 

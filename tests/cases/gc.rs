@@ -274,7 +274,7 @@ fn a_prewrite_after_gc_of_its_record_is_refused(environment: &Environment) {
     assert_eq!((driver.lock("k"), driver.value("k")), (None, None));
 }
 
-/// OMID-146
+/// Public issue: OMID-146.
 fn gc_leaves_a_locked_row(environment: &Environment) {
     let driver = environment.driver();
     driver.write(txn(9), "k", "v", 10);
@@ -349,7 +349,7 @@ fn a_crash_among_replaced_long_values_loses_none(environment: &Environment) {
     }
 }
 
-/// Adds the state after each commit to `states`, including the one whose commit the cut left
+/// Adds the state after each commit to `states`, including the commit that the cut left
 /// undetermined.
 fn work_until_cut(store: &Opened, keys: &[&str], states: &mut Vec<Vec<Option<String>>>, dice: &mut Dice) {
     while !store.hooks.is_dead() {

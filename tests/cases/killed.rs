@@ -10,8 +10,8 @@ use crate::hooked_engine::Act;
 
 use percolite::internal::protocol::{OwnerLiveness, Prewrite, TxnStatus};
 
-/// The changes, in this order: a put of a new row, a long value over a long one, a short value over
-/// a long one, a deletion, and a lock-only row.
+/// The rows of the transaction, one for each kind of change: a put of a new row, a long value over
+/// a long one, a short value over a long one, a deletion, and a lock-only row.
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// A recovery has fewer writes than this. More writes mean that the recovery does not end.
 const WRITES_MAX: u64 = 60;
@@ -108,8 +108,8 @@ pub fn killed_at_every_write_and_again_in_recovery(environment: &Environment) {
     let writes = count_writes(environment);
     assert!(writes >= if environment.is_two_phase() { 2 } else { 1 });
     let (mut forward, mut back, mut kills_in_recovery) = (0, 0, 0);
-    // In memory a random part of the unsynced frames survives the power cut, so the few points to
-    // kill at are repeated.
+    // In memory there are few points to kill at, and a random part of the unsynced frames survives
+    // the power cut. So each point is tried several times.
     let repeats = match (environment.is_rocks(), environment.is_two_phase()) {
         (true, _) => 1,
         (false, true) => 3,
@@ -119,8 +119,8 @@ pub fn killed_at_every_write_and_again_in_recovery(environment: &Environment) {
         for act in [Act::Refuse, Act::Lose] {
             for second in 0.. {
                 assert!(second < WRITES_MAX, "recovery does not end");
-                // On disk the two acts alternate, because each run opens three stores, which is
-                // slow.
+                // The recovery is killed by each of the two acts. On disk it is killed by one of
+                // them, in turn: each run opens three stores, which is slow there.
                 let acts = [Act::Refuse, Act::Lose];
                 let chosen =
                     if environment.is_rocks() { &acts[(index + second) as usize % 2..][..1] } else { &acts[..] };

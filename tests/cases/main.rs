@@ -4,9 +4,9 @@
 //! others), or one that a review of this pipeline found. It is named by its pitfall. Where there is
 //! a public issue, the test's doc comment names it.
 //!
-//! A run ends with the table: each case on each engine passed, failed, or is not applicable and
-//! why. The run fails when a case fails, is missing, has the name of another one, or leaves a
-//! column open.
+//! A run ends with the table. For each case and each engine it says that the case passed, that it
+//! failed, or why it is not applicable. The run fails if a case fails, is missing, has the name of
+//! another case, or has neither a test nor a reason for a column.
 //!
 //! ```text
 //! cargo test --release --test cases                     all cases

@@ -118,8 +118,8 @@ fn a_transaction_begun_during_a_commit_conflicts_with_it(environment: &Environme
     assert_eq!(text(t1.get(&second.rows, "k").unwrap()), some("1"));
     t1.put(&second.rows, "k", "1+1").unwrap();
     if environment.is_shared() {
-        // On a shared engine read_ts is start_ts, and T0's lock conflicts until T0 has committed
-        // above the reader.
+        // On a shared engine read_ts is start_ts. T1 conflicts with T0's lock while T0 is stopped,
+        // and T0 then commits above T1's read_ts.
         assert_conflict(t1.commit());
         gate.open();
         assert!(t0.join() > read_ts);
@@ -157,15 +157,15 @@ fn a_snapshot_finds_the_version_that_is_being_replaced(environment: &Environment
         let reader = reader_client.as_ref().unwrap_or(&store);
         let (snapshot, txn) = (reader.snapshot().unwrap(), reader.begin().unwrap());
         if environment.is_shared() {
-            // The writer has chosen its commit timestamp, and these readers push it above their
-            // read_ts.
+            // The writer has chosen its commit timestamp. These readers push its lock, so the
+            // writer must commit above their read_ts.
             assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
             assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));
         }
         gate.open();
         assert!(commit.join() > snapshot.read_ts());
-        // A third version replaces the second one, so the first one, which the snapshot reads, is
-        // the next to be removed.
+        // A third version replaces the second one. From here on only the snapshot and the
+        // transaction need the first one.
         store.put("k", long("newer"));
         assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
         assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));

@@ -45,7 +45,7 @@ pub fn a_spinning_reader_sees_all_or_nothing(environment: &Environment) {
             })
         })
         .collect();
-    // Until the readers have seen many changes, or for ten seconds.
+    // Commits until the readers have seen enough changes, for ten seconds at most.
     let began = Instant::now();
     for round in 1.. {
         let enough = round > 150 && changes.load(Ordering::SeqCst) > 20;

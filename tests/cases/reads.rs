@@ -173,8 +173,8 @@ fn a_locked_secondary_committed_after_the_reader_is_old(environment: &Environmen
     let late = reader.snapshot().unwrap();
     let late_txn = reader.begin().unwrap();
     if environment.is_shared() {
-        // The writer has chosen its commit timestamp, and these readers push it above their
-        // read_ts.
+        // The writer has chosen its commit timestamp. These readers push its lock, so the writer
+        // must commit above their read_ts.
         assert_eq!(read(&late, &reader.rows), old());
         assert_eq!(text(late_txn.get(&reader.rows, "b").unwrap()), some("old"));
     }
@@ -197,7 +197,7 @@ fn a_locked_secondary_committed_after_the_reader_is_old(environment: &Environmen
     assert_eq!(read_now(&reader), new());
 }
 
-/// tikv #10570
+/// Public issue: tikv #10570.
 fn a_status_read_for_one_snapshot_is_not_reused(environment: &Environment) {
     let (writer, reader) = prepared(environment);
     let (first, commit) = stopped_commit(&writer, at_commit_point);
@@ -222,7 +222,7 @@ fn a_status_read_for_one_snapshot_is_not_reused(environment: &Environment) {
     assert_eq!((read(&before, &reader.rows), read_now(&reader)), (old(), new()));
 }
 
-/// tikv: `test_atomic_getting_max_ts_and_storing_memory_lock`
+/// After TiKV's test `test_atomic_getting_max_ts_and_storing_memory_lock`.
 fn a_reader_before_the_first_lock_is_below_the_commit(environment: &Environment) {
     let (writer, reader) = prepared(environment);
     let first_write = |groups: &[RowBatch], rows: &Keyspace| {
@@ -259,7 +259,7 @@ fn a_commit_after_the_engine_snapshot_is_above_it(environment: &Environment) {
     assert_eq!(reader.get("a"), some("theirs"));
 }
 
-/// badger's watermark; matrixone #3990
+/// Compare Badger's watermark. Public issue: matrixone #3990.
 fn a_read_repeats_over_a_commit_that_is_not_applied(environment: &Environment) {
     let (writer, reader) = prepared(environment);
     let (gate, commit) = stopped_commit(&writer, at_commit_point);

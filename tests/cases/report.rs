@@ -11,12 +11,13 @@ use crate::environment::Environment;
 
 /// The number of cases, so that a case that is lost from the lists is noticed.
 const CASES: usize = 63;
-/// More than there are cores, because a case spends most of its time waiting.
+/// The number of cases that run at a time. It may exceed the number of cores, because a case spends
+/// most of its time waiting.
 const AT_A_TIME: usize = 4;
 /// A case that takes longer has failed.
 const TIME_MAX: Duration = Duration::from_secs(180);
 
-/// Columns of the table.
+/// A set of columns of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Columns(u8);
 
@@ -46,7 +47,7 @@ const EACH: [(Columns, &str, &str); 7] = [
     (SHARED, "shared", "two"),
 ];
 
-// Reasons of several cases.
+// Why a case does not apply to a column: the reasons that several cases share.
 pub const WHOLE_STORE: &str = "about a whole store, not about a decision on one row";
 pub const NO_LOCKS: &str = "a one-phase commit has no locks and no record of a transaction in progress";
 pub const NEVER_LATE: &str = "one-phase commits run in one process, where no request is late or repeated";
@@ -73,7 +74,7 @@ pub type Test = fn(&Environment);
 
 /// A line of the table.
 pub struct Case {
-    /// The pitfall; unique.
+    /// The pitfall. No two cases have the same name.
     name: &'static str,
     runs: Vec<(Columns, Test)>,
     not_applicable: Vec<(Columns, &'static str)>,

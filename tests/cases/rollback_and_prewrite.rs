@@ -54,7 +54,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// tikv #1649
+/// Public issue: tikv #1649.
 fn a_prewrite_after_its_rollback_is_refused(environment: &Environment) {
     let driver = environment.driver();
     driver.roll_back(txn(10), "k").unwrap();
@@ -97,7 +97,7 @@ fn late_copies_of_a_rolled_back_transaction_are_refused(environment: &Environmen
     assert_eq!([winner.get("a"), winner.get("b"), winner.get("c")], [some("old"), some("old"), some("won")]);
 }
 
-/// tikv #7364, #16620
+/// Public issues: tikv #7364, #16620.
 fn another_rollback_keeps_the_first_record(environment: &Environment) {
     let driver = environment.driver();
     driver.prewrite(&put(txn(10), "k", "one")).unwrap();
@@ -108,7 +108,7 @@ fn another_rollback_keeps_the_first_record(environment: &Environment) {
     assert_eq!(driver.prewrite(&put(txn(20), "k", "two")), Err(StepError::AlreadyRolledBack));
 }
 
-/// tikv PR 5673
+/// Public issue: tikv PR 5673.
 fn a_status_check_on_a_missing_primary_is_final(environment: &Environment) {
     let driver = environment.driver();
     let shared = OwnerLiveness::ByTtl { current_ts: ts(1000), push_above: Some(ts(999)) };
@@ -235,7 +235,7 @@ fn a_one_phase_commit_is_idempotent(environment: &Environment) {
     assert_eq!(late, Err(StepError::AlreadyRolledBack));
 }
 
-/// tikv PR 9884
+/// Public issue: tikv PR 9884.
 fn an_identical_prewrite_changes_nothing(environment: &Environment) {
     let driver = environment.driver();
     let request = Prewrite { ttl_ms: 100, ..put(txn(10), "k", "v") };
@@ -253,7 +253,7 @@ fn an_identical_prewrite_changes_nothing(environment: &Environment) {
     assert_eq!(driver.lock("k"), Some(before));
 }
 
-/// tikv PR 10522
+/// Public issue: tikv PR 10522.
 fn a_prewrite_after_a_resolver_committed_succeeds(environment: &Environment) {
     let driver = environment.driver();
     let primary = put(txn(10), "p", "v");

@@ -113,8 +113,9 @@ pub fn locks_at_page_borders_hide_nothing(environment: &Environment) {
     assert_eq!(rows(store.snapshot().unwrap().range(&store.rows, ..)), expected);
 }
 
-/// No page may read a part of a column again. Otherwise a scan would be quadratic where one column
-/// has many cells and another few, or where the engine must skip many deleted cells.
+/// No page of a scan may read a part of a column that an earlier page has read. Otherwise the time
+/// of a scan would be quadratic where one column has many cells and another few, or where the
+/// engine must skip many deleted cells.
 pub fn no_part_of_a_column_is_read_twice(environment: &Environment) {
     const ROWS: u64 = 1200;
     let mut dice = environment.dice();

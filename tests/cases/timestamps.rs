@@ -277,8 +277,8 @@ fn a_repeated_owner_id_is_no_repeated_request(environment: &Environment) {
         assert_eq!(one.get("k"), some("first"));
         return;
     }
-    // The clock is stopped and every random number is the same, so a second incarnation of the
-    // store makes the same owner ids.
+    // The clock is stopped and every random number is the same, so that a second incarnation of the
+    // store repeats owner ids of the first. The repeated ids must do no harm.
     let mut first_incarnation = HashSet::new();
     let (store, rows) = (environment.open(), ["a", "b"]);
     first_incarnation.extend((0..50).map(|_| store.begin().unwrap().owner_id()));

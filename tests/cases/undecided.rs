@@ -33,7 +33,7 @@ pub fn a_lost_reply_is_undetermined(environment: &Environment) {
     store.put_all(&["a", "b"], "old");
     at_commit_point(&store, Act::Lose);
     assert_undetermined(write(&store));
-    // Later calls of the engine would succeed, but the store has failed permanently.
+    // Later calls to the engine would succeed, but the store has failed until it is reopened.
     let why = write(&store).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
     drop(store);
@@ -216,7 +216,7 @@ pub fn a_panic_of_the_engine_answers_every_commit(environment: &Environment) {
     assert_eq!(environment.open().get("k"), some("old"));
 }
 
-/// The sweep syncs too, and commits may wait for the sync that it fails.
+/// The sweep syncs too. If its sync fails, the commits that wait for this sync must fail with it.
 pub fn a_failed_sync_of_the_sweep_fails_waiting_commits(environment: &Environment) {
     let driver = environment.driver();
     for key in ["a", "b"] {

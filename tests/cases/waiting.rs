@@ -13,8 +13,8 @@ fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
     txn.put(rows, key, (before + 1).to_be_bytes())
 }
 
-/// Only one attempt may run at a time. A call inside its closure runs without a permit, because it
-/// would wait for the permit of the outer attempt.
+/// Only one attempt may run at a time. A call inside its closure runs without a permit. Otherwise
+/// it would wait for the permit that the outer attempt keeps until the call returns.
 pub fn nested_closures_need_no_second_permit(environment: &Environment) {
     let store = environment.open_with(environment.builder().admission_limit(1));
     let began = Instant::now();
@@ -46,8 +46,8 @@ pub fn nested_closures_need_no_second_permit(environment: &Environment) {
     assert_eq!((0..4).map(|thread| count(&format!("outer {thread}"))).collect::<Vec<_>>(), [10; 4]);
 }
 
-/// Would deadlock if tickets were taken in the order of the writes: the closures write their rows
-/// in opposite orders, and some attempts write one row more.
+/// The closures write their rows in opposite orders, and some attempts write one row more. If
+/// tickets were taken in the order of the writes, the closures would deadlock.
 pub fn conflicting_closures_in_opposite_orders_all_commit(environment: &Environment) {
     const EACH: u64 = 60;
     let store = environment.open_with(environment.builder().admission_limit(2));

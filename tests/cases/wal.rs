@@ -1,7 +1,7 @@
 //! Two segments of the log: the older one loses its unsynced tail exactly at a frame border, while
 //! the newer one is whole. Recovery must not leave a hole.
 //!
-//! facebook/rocksdb #10185, #10560, #13169
+//! Public issues: facebook/rocksdb #10185, #10560, #13169.
 
 use std::fs;
 use std::path::Path;
@@ -21,9 +21,10 @@ pub fn an_older_segment_cut_at_a_frame_leaves_no_hole(environment: &Environment)
         store.store.transact_with(options, |txn| txn.put(rows, "filler", vec![number as u8; 3 << 10])).unwrap();
         store.put(&format!("k{number:06}"), number.to_string());
     };
-    // A copy in which the next segment is being written and the older one is not flushed. The flush
-    // is a race, so the copy is repeated until it has both. If the flush ends between the copies of
-    // the log and of the tables, the older segment is not needed.
+    // Copies the store until a copy needs two segments: the older one, which is not flushed yet,
+    // and the next one, which is being written. The flush runs meanwhile. If it ends between the
+    // copies of the log and of the tables, the older segment is not needed, and another copy is
+    // made.
     let (copy, older) = loop {
         assert!(written < 20_000, "no two segments with frames");
         write(written);

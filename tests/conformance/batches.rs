@@ -395,7 +395,7 @@ pub fn random_changes_match_a_model(engine: &Subject) {
     let mut refusals = 0;
     for call in 0..400 {
         // On an engine that repeats requests, batches of one call could violate each other's
-        // preconditions.
+        // preconditions, so a call has one batch.
         let count = if engine.repeats { 1 } else { dice.below(5) };
         let groups: Vec<RowBatch> = (0..count)
             .map(|number| {

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 pub struct Subject {
     engine: Box<dyn Engine>,
     pub seed: u64,
-    /// A call may take effect more than once before it returns.
+    /// Whether a call may take effect more than once before it returns.
     pub repeats: bool,
     _directory: Option<TempDir>,
 }
@@ -84,7 +84,7 @@ pub fn check(engine: &'static str, seeds: Range<u64>, make: fn(u64) -> Subject, 
     }
 }
 
-/// Printed if the test panics while this exists.
+/// A text that is printed if the test panics while this value exists.
 pub struct Context(pub String);
 
 impl Drop for Context {

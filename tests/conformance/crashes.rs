@@ -19,7 +19,7 @@ fn batch(number: u64) -> [RowChange; 3] {
     ]
 }
 
-/// The number of batches in the engine; fails unless they are exactly the first ones.
+/// The number of batches in the engine. Fails if an earlier batch is missing or a batch is torn.
 fn batches(engine: &dyn Engine) -> u64 {
     let cells = all_writes(engine);
     let count = cells.len() as u64;
@@ -206,7 +206,7 @@ fn cells_are_freed_only_when_unreachable() {
         let storage = SimStorage::new();
         let engine: SimEngine = LocalEngine::new(SimStorage::clone(&storage), false);
         let mut views = Vec::new();
-        // The state after each batch, by its number: two rows, few values.
+        // The state after each batch, by the batch's number. There are two rows, with few values.
         let mut past: Vec<[Option<WriteRecord>; 2]> = vec![[None, None]];
         let keys: [RowKey; 2] = [row("a"), row("b")];
         for number in 1..60 {

@@ -75,7 +75,7 @@ pub fn deleting_a_keyspace_leaves_its_neighbours(engine: &Subject) {
 }
 
 pub fn the_last_keyspace_is_deleted(engine: &Subject) {
-    // Only keys below ff: the next case tests the highest keys.
+    // All of these keys are below `ff`. The next case tests the highest keys.
     deleting_one_leaves_the_others(engine, &[0, 1, u32::MAX - 1, u32::MAX], u32::MAX, &KEYS[..5]);
 }
 

@@ -52,7 +52,7 @@ fn reopening_keeps_everything() {
         engine.delete_keyspace(KeyspaceId(99)).unwrap();
         engine.write_meta(&[(format!("round/{round}"), Some(vec![]))]).unwrap();
         engine.advance_safe_point(ts(round + 1)).unwrap();
-        // A process that ends without a sync loses nothing; only a power cut does.
+        // A process that ends without a sync loses nothing; only a power cut could lose something.
         if round % 2 == 0 {
             engine.sync().unwrap();
         }

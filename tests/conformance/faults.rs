@@ -191,8 +191,8 @@ fn a_late_copy_is_applied_and_its_reply_dropped() {
         let injected = engine.injected();
         assert_eq!((injected.late_copies, injected.late_deliveries), (1, 1));
         assert_eq!(engine.read_row(&row("a"), ts(10)).unwrap().lock.is_some(), injected.late_applied == 1);
-        // A copy that arrived with the next call came before the deletion, and was refused because
-        // of the lock.
+        // If the copy arrived with the next call, it came before that call's deletion of the lock,
+        // and was refused because of the lock.
         applied += injected.late_applied;
         refused += 1 - injected.late_applied;
     }

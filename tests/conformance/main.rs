@@ -25,7 +25,8 @@ mod scans;
 mod snapshots;
 mod steps;
 
-/// Every case on one engine: its name, a function that makes one from a seed, and the seeds.
+/// Makes the tests of one engine, one for each case. The arguments are the engine's name, a
+/// function that makes the engine from a seed, and the seeds.
 macro_rules! suite {
     ($engine:ident, $make:path, $seeds:expr) => {
         mod $engine {

@@ -39,7 +39,7 @@ pub fn entries_are_listed_by_prefix_in_order(engine: &Subject) {
     set(engine, &[("a/1", None), ("a/2", Some("")), ("nothing", None)]);
     assert_eq!(names(engine, "a/"), ["a/", "a/10", "a/2"]);
     assert_eq!(engine.get_meta("a/2").unwrap(), Some(Vec::new()), "an empty entry is an entry");
-    // Rows are no entries, whatever their keys are.
+    // A row is no metadata entry, whatever its key is.
     make(&**engine, [put_write("a/9", put(20))]);
     assert_eq!(names(engine, "a/"), ["a/", "a/10", "a/2"]);
 }

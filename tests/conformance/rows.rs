@@ -68,7 +68,8 @@ pub fn columns_are_put_and_deleted_independently(engine: &Subject) {
     assert_eq!(state(), (None, None, None, data, Some(put(15))));
     make(&**engine, [RowChange { data: vec![(ts(10), CellChange::Delete)], ..change("a", 10) }]);
     assert_eq!(state(), (None, None, None, None, Some(put(15))));
-    // All columns in one change, repeatedly, with deletes of absent cells.
+    // Changes of all columns at once: deletes of absent cells, and then puts that replace each
+    // other.
     make(
         &**engine,
         [RowChange {

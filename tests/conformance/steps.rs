@@ -328,7 +328,7 @@ pub fn gc_removes_a_deleted_row_after_a_lock_only(engine: &Subject) {
     run(&**engine, &row("a"), ts(10), &|row| prewrite(row, &locking)).unwrap();
     let follow = commit_at("a", ten, 17, false);
     assert_eq!(run(&**engine, &row("a"), ts(10), &|row| commit(row, &follow)), Ok(ts(17)));
-    // No transaction is older than these versions.
+    // No transaction is older than the deletion, so GC may remove the row.
     for (deleted_at, row) in engine.gc_candidates(None, Timestamp::MAX, 9).unwrap() {
         let request = GcRequest { row: row.clone(), replaced_at: vec![deleted_at], old_versions: Vec::new() };
         let change = gc_row(&engine.read_row(&row, ts(0)).unwrap(), &request);

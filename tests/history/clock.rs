@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percolite::env::{Env, JoinHandle, Parker, SystemEnv};
 
-/// See the module.
+/// The system environment, with a wall clock and a monotonic clock that tests can move forward.
 #[derive(Default)]
 pub struct Clock {
     system: SystemEnv,

@@ -1,4 +1,4 @@
-//! History: reads as of any timestamp of the history retention, and GC of what is older.
+//! History: reads as of any timestamp within the history retention, and GC of what is older.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]

@@ -8,7 +8,7 @@ use crate::support::{Dice, Home};
 use crate::{HOUR, State, delete, homes, put, state_at, values, with_retention};
 
 const SHORT: usize = 7;
-/// Stored out of line.
+/// The length of a value that is stored out of line.
 const LONG: usize = 5000;
 
 #[test]
@@ -143,7 +143,7 @@ fn transact_with_commit_returns_the_timestamp_of_its_version() {
                 txn.put(&rows, "k", &value)?;
                 if attempts == 1 {
                     // The first attempt conflicts, so the returned timestamp must be that of the
-                    // second.
+                    // second attempt.
                     put(&store, &rows, "k", "conflicting");
                 }
                 Ok::<_, percolite::Error>(value)

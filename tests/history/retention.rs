@@ -31,7 +31,7 @@ fn gc_removes_only_versions_older_than_the_history() {
         wait(&store, "GC removes nothing", |stats| stats.gc_versions >= 20);
         let from = store.stats().history_start_ts.unwrap();
         assert!(from >= old && from < newer[0], "{from}");
-        // The tombstone stays, because the row is deleted where the history starts.
+        // The tombstone stays, because at the start of the history the row is deleted.
         assert_eq!(values(&store, &rows, "hot"), [Some("newest".into()), Some("new".into()), None]);
         assert_eq!(values(&store, &rows, "cold"), [Some("cold".into())]);
         assert_eq!(store.snapshot_at(from).unwrap().get(&rows, "cold").unwrap(), Some("cold".into()));

@@ -34,7 +34,7 @@ fn grants(store: &Store) -> LockTable {
     table
 }
 
-/// The call must be refused for each argument without a change, and other locks must still work.
+/// The call must be refused for each argument and change nothing, and other locks must still work.
 #[track_caller]
 fn all_refused<A, T>(store: &Store, word: &str, arguments: impl IntoIterator<Item = A>, call: impl Fn(A) -> Result<T>) {
     let before = grants(store);

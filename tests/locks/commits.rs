@@ -1,4 +1,5 @@
-//! Transactions under a lock: `transact_with_lock`, and the durability that a later guard sees.
+//! Transactions that run while a lock is held: `transact_with_lock`, and whether the commits that
+//! the next holder sees are durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,8 +77,8 @@ struct Next {
 }
 
 impl Unsynced {
-    /// If `waits`, runs `next` while the first holder is in its closure, otherwise after the lock
-    /// is free and idle.
+    /// If `waits`, runs `next` while the first holder is in its closure; otherwise once its commit
+    /// is visible and the lock has left the lock table.
     fn begin(
         how: First,
         next: impl FnOnce(&World, &Arc<AtomicBool>) -> Worker<Next>,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use percolite::{LockOptions, Store};
 
-/// The background thread checks a lease again after half of the lease time that it has read at the
-/// last check. A renewal for a shorter time must make the thread check earlier.
+/// When the background thread has checked a lease, it checks again once half of the lease time has
+/// passed. A renewal for a shorter time must make it check earlier.
 #[test]
 fn renewal_may_shorten_a_lease() {
     let store = Store::in_memory().unwrap();

@@ -1,4 +1,4 @@
-//! The tables of `cases.md` that name the test of each case, against the sources.
+//! Compares the tables of `cases.md`, which name the test of each case, with the sources.
 
 use std::collections::BTreeSet;
 use std::fs;

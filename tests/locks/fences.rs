@@ -143,7 +143,7 @@ impl<Work: Send + 'static, Answer: Send + 'static> WorkerThread<Work, Answer> {
 
 type Committer = WorkerThread<(Fence, u64), Result<Commit>>;
 
-/// A thread that commits under fences, and the last round that it has begun.
+/// A thread that makes fenced commits, and the last round that it has begun.
 fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
     let begun = Arc::new(AtomicU64::new(0));
     let (World { store, rows, .. }, begins) = (world.clone(), Arc::clone(&begun));
@@ -202,7 +202,8 @@ fn decided_without_timestamp() -> bool {
     }
     match (commit.join(), next) {
         (Ok(commit), Some(next)) => next.check(token, commit),
-        // The commit came after the others and its lock was lost, or the commit came before them.
+        // The commit was not stopped at that point: it was decided after its lock was lost, or it
+        // was visible by then.
         (_, _) => return false,
     }
     true

@@ -64,7 +64,7 @@ impl World {
         holders[0].token.expect("the grant has no token")
     }
 
-    /// Stops commits of the row after their decision and before they are visible.
+    /// Stops each commit of the row after it is decided and before it is visible.
     pub fn stop_commit(&self, key: &str) -> Gate {
         let (gate, barrier) = Gate::closed();
         let row = self.rows.row_key(key);

@@ -42,8 +42,8 @@ fn lost(why: &percolite::Error) -> Option<LockLostReason> {
 }
 
 /// Queues the requests behind an exclusive holder and returns the batches in which they are
-/// granted, by their positions in the queue. The request at position `leaves` is cancelled while it
-/// waits.
+/// granted. A batch lists requests by their positions in the queue. The request at position
+/// `leaves` is cancelled while it waits.
 fn served(queued: &[LockMode], leaves: Option<usize>) -> Vec<Vec<usize>> {
     let store = Store::in_memory().unwrap();
     let first = take(&store, Exclusive);
@@ -157,7 +157,7 @@ fn a_waiter_in_the_middle_leaves_without_a_trace() {
 fn the_last_waiter_leaves_without_a_trace() {
     let batches = served(&[Exclusive, Shared, Exclusive], Some(2));
     assert_eq!(batches, [vec![0], vec![1]]);
-    // If the only waiting request leaves, the name is free after the holder.
+    // If the only waiting request leaves, the name is free once the holder releases it.
     let batches = served(&[Exclusive], Some(0));
     assert_eq!(batches, Vec::<Vec<usize>>::new());
 }
@@ -252,7 +252,7 @@ fn a_sole_shared_lock_becomes_exclusive_with_a_new_token() {
     txn.fence(&guard.fence()).unwrap();
     let stats = store.lock_stats();
     assert_eq!((stats.shared.acquired, stats.exclusive.acquired, stats.exclusive.waits), (1, 1, 0));
-    // A second upgrade is no conversion.
+    // A second upgrade changes nothing, and is not counted.
     let token = guard.token();
     guard.upgrade(LockWaitPolicy::NoWait).unwrap();
     assert_eq!((guard.token(), store.lock_stats().exclusive.acquired), (token, 1));

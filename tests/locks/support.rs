@@ -16,7 +16,7 @@ use percolite::{Error, ErrorKind, LockEntry, LockGuard, LockOptions, LockState, 
 /// A wait that lasts longer has failed.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// No holder, or no waiting request.
+/// What [`held`] returns if there is no holder, and [`queue`] if there is no waiting request.
 pub const NO_REQUESTS: [u64; 0] = [];
 
 /// The prefix of the names of requesting threads. Each thread has a name of its own.
@@ -47,7 +47,7 @@ pub fn asks_with(store: &Store, name: &str, options: LockOptions) -> Asking {
     let mut asking = Asking { answers: received, waits_as: None };
     let began = Instant::now();
     loop {
-        // An immediate result is passed on.
+        // A request that does not wait has its result immediately. It is passed on to `asking`.
         if let Ok(answer) = answers.recv_timeout(Duration::from_micros(200)) {
             sends.send(answer).unwrap();
             return asking;
@@ -106,7 +106,7 @@ pub fn queue(store: &Store, name: &str) -> Vec<u64> {
     ids(store, name, |state| state == LockState::Waiting)
 }
 
-/// Returns when `holds` is true.
+/// Waits until `holds` returns true.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {

@@ -1,4 +1,5 @@
-//! The same cases for tasks.
+//! The cases of asynchronous tasks: those of threads that may differ for tasks, and those that only
+//! tasks have.
 
 mod commits;
 mod common;

@@ -27,8 +27,8 @@ struct Driver {
     txns: [Option<Open>; TXNS],
     snapshots: [Option<Kept>; SNAPSHOTS],
     scans: [Option<(Scan, VecDeque<(Vec<u8>, Value)>)>; SCANS],
-    /// Rows whose writes a committed transaction had rolled back to a savepoint. In a large
-    /// transaction these rows stayed locked.
+    /// Rows that a committed transaction wrote, but whose writes it had rolled back to a savepoint.
+    /// If the transaction was large, it kept these rows locked.
     rolled_back: BTreeSet<Place>,
     values: usize,
     home: Home,
@@ -45,7 +45,7 @@ struct Open {
     model: ModelTxn,
     client: usize,
     savepoints: Vec<Savepoint>,
-    /// Every row that it ever wrote or locked, rolled back or not.
+    /// Every row that the transaction ever wrote or locked, even if it rolled that back.
     touched: BTreeSet<Place>,
 }
 
@@ -135,7 +135,7 @@ impl Driver {
                 self.operate(&Operation::Get(Reader::Txn(0), place))?;
             }
         }
-        // Locks of large transactions may still be in the cleanup, or in the sweep after the
+        // Locks of large transactions may still wait for the lock cleanup, or for the sweep after a
         // reopening.
         let locks = || self.clients[0].store.row_locks().map(Iterator::count);
         for _ in 0..2000 {
@@ -377,8 +377,9 @@ impl Driver {
         }
     }
 
-    /// Another transaction must have committed the row since, or locked it if transactions are
-    /// large. With a small conflict cache the conflict may be spurious.
+    /// Checks the row that a conflict names. Another transaction must have committed it since this
+    /// one began or, if transactions are large, have locked it. With a small conflict cache the
+    /// conflict may be spurious.
     fn check_conflict(&self, why: &percolite::Error, conflicts: &[Place], model: &ModelTxn, client: usize) -> Checked {
         let row = &why.conflict().unwrap().row;
         let is_row = |(keyspace, key): &Place| self.clients[client].keyspaces[*keyspace].row_key(&key.0) == *row;
@@ -392,8 +393,8 @@ impl Driver {
         Ok(())
     }
 
-    /// A value that differs from all earlier values of the same length, unless the length is too
-    /// short.
+    /// A value of this length. It differs from all earlier values of the same length, except that
+    /// very short values repeat.
     fn value(&mut self, length: usize) -> Value {
         self.values += 1;
         self.values.to_be_bytes().iter().rev().copied().cycle().take(length).collect::<Vec<_>>().into()

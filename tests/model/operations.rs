@@ -125,9 +125,9 @@ pub fn numbered(row: usize) -> Key {
 }
 
 fn key(profile: Profile) -> BoxedStrategy<Key> {
-    // Prefixes of each other, zero bytes, the highest bytes.
+    // Keys that are prefixes of each other, and keys with zero bytes and with the highest bytes.
     let nasty: &[&[u8]] = &[b"a", b"a\0", b"a\0\xff", b"a\0\0", b"\0", b"b", b"\xff", b"\xff\xff"];
-    // The first three are used more often.
+    // The first three of these keys are used more often.
     let few = prop_oneof![2 => select(&nasty[..3]), 1 => select(nasty)].prop_map(|key| Key(key.to_vec()));
     match profile {
         Profile::FewRows => few.boxed(),
@@ -157,7 +157,7 @@ fn directions() -> impl Strategy<Value = Vec<bool>> {
         2 => Just(vec![false]),
         2 => Just(vec![true]),
         3 => vec(any::<bool>(), 2..9),
-        // Long runs from either end, to cross the borders of pages from both.
+        // A long run from one end and then one from the other, so that both cross borders of pages.
         2 => (1..80_usize, 1..80_usize).prop_map(|(forth, back)| [vec![false; forth], vec![true; back]].concat()),
     ]
 }

@@ -1,8 +1,8 @@
 //! Snapshot isolation in a hundred lines.
 //!
 //! There is one current state. A transaction keeps the state that it began with and its own writes.
-//! It may commit if no other transaction has committed a row that it wrote or read for update since
-//! it began: the first committer wins.
+//! It may commit if, since it began, no other transaction has committed a row that it wrote or read
+//! for update: the first committer wins.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -37,7 +37,8 @@ pub struct ModelTxn {
     rows: Rc<Rows>,
     begun: u64,
     writes: BTreeMap<Place, Write>,
-    /// The writes at each savepoint; `None` once it was rolled back.
+    /// The writes at each savepoint; `None` once the transaction has rolled back to an earlier
+    /// savepoint.
     savepoints: Vec<Option<BTreeMap<Place, Write>>>,
 }
 

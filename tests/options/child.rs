@@ -34,7 +34,8 @@ struct Case {
     directory: PathBuf,
 }
 
-/// Runs the case that the environment names; `None` in the parent, where it names none.
+/// Runs the case that the environment variables name. Returns `None` in the parent process, which
+/// has no such variables.
 pub fn run() -> Option<ExitCode> {
     let value = |name| std::env::var(name).ok();
     let case = Case {

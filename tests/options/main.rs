@@ -27,7 +27,7 @@ use percolite::option_ranges::{self, OptionRange, Unit};
 use crate::child::{FAILED, REFUSED};
 use crate::support::Dice;
 
-/// Random values of each kind, for each option.
+/// The number of random values of each kind that [`values`] draws for an option.
 const RANDOM_VALUES: usize = 2;
 
 /// The options to try, with their bounds and the greatest value of their type.
@@ -84,7 +84,7 @@ fn with_seed(why: String, seed: u64) -> Failed {
     format!("{why}\nPERCOLITE_SEED={seed}").into()
 }
 
-/// The ends of the bounds and of the type, their neighbours, and random values.
+/// The values to try: the ends of the bounds and of the type, their neighbours, and random values.
 fn values(bounds: OptionRange, greatest: u128, dice: &mut Dice) -> BTreeSet<u128> {
     let most = bounds.max.unwrap_or(greatest);
     let ends = [0, bounds.min, most, greatest];
@@ -166,14 +166,15 @@ fn no_addresses() -> Result<(), Failed> {
     succeeded(&run("block_cache_bytes", 128 << 20, Some(8 << 20))?)
 }
 
-/// A setter that takes a number must have bounds, which make a test.
+/// Every setter that takes a number must have bounds, because the options that have bounds are the
+/// ones that are tried.
 fn every_option_is_tried() {
     let source = include_str!("../../src/store/builder.rs");
     let setters = source.lines().filter_map(|line| line.trim().strip_prefix("pub fn "));
     let numbers: Vec<&str> = setters
         .filter(|setter| ["usize)", "u64)", "u32)", "Duration)"].iter().any(|number| setter.contains(number)))
         .map(|setter| setter.split('(').next().unwrap())
-        // Any number may be a fingerprint.
+        // `accept_data_loss` needs no bounds: any number may be a fingerprint.
         .filter(|setter| *setter != "accept_data_loss")
         .collect();
     assert!(numbers.len() > 9, "{numbers:?}");

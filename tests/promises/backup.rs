@@ -161,7 +161,8 @@ fn cut_off_or_damaged(compression: Compression) {
         }
     };
     for length in 0..whole.len() {
-        // A part of a dump is corruption. An empty file has another format.
+        // The start of a dump is refused as corruption, but an empty file as an unrecognized
+        // format.
         assert_eq!(refused(&whole[..length], &format!("cut off at {length}")), length > 0, "{length}");
     }
     for at in 0..whole.len() {
@@ -169,7 +170,8 @@ fn cut_off_or_damaged(compression: Compression) {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << bit;
             let what = format!("bit {bit} of byte {at} changed");
-            // A file without the first line of a dump has another format.
+            // Damage in the first line is refused as an unrecognized format, other damage as
+            // corruption.
             assert_eq!(refused(&damaged, &what), at >= line, "{what}");
         }
     }
@@ -312,7 +314,7 @@ fn a_decompression_bomb_is_refused() {
     for (length, packed) in cases {
         let why = store.restore(zeros(length, packed).as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{length} {packed}: {why}");
-        // Such a length is refused before memory is allocated.
+        // A block that claims too great a length is refused before memory is allocated for it.
         let is_too_much = length > 40 << 20 || u64::from(length) > 256 * (packed as u64 + 5);
         assert_eq!(why.to_string().contains("too long"), is_too_much, "{length} {packed}: {why}");
     }
@@ -437,7 +439,8 @@ fn a_checkpoint_without_its_marker_is_no_store() {
 #[test]
 fn a_restore_does_not_conflict_with_other_transactions() {
     let dump = dump(&filled());
-    // Enough for the catalog's short transactions, too few for long ones that always conflict.
+    // Thirty attempts are enough for the catalog's short transactions, but too few for long ones,
+    // which always conflict.
     let few = RetryPolicy::default().max_attempts(30).timeout(Duration::from_secs(60));
     let store = Store::builder().conflict_cache_rows(1).retry_policy(few).in_memory().unwrap();
     let busy = store.keyspace("busy").unwrap();

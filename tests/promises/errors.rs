@@ -170,7 +170,7 @@ fn a_lost_primary_lock_is_a_conflict_that_names_the_row() {
     let conflict = why.conflict().expect("no conflict");
     assert_eq!((&conflict.row, conflict.reason, conflict.read_ts), (&row, ConflictReason::RolledBackByOther, read_ts));
     assert!(why.is_retryable() && why.to_string().starts_with("conflict: row rows/a was rolled back"), "{why}");
-    // The other lock is cleaned up, and the store still works.
+    // The lock on the other row is cleaned up, and the store still works.
     store.transact(|txn| txn.put(&rows, "a", "again")).unwrap();
     assert_eq!(store.snapshot().unwrap().range(&rows, ..).count(), 1);
 }

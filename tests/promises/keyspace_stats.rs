@@ -22,7 +22,7 @@ fn rows_are_counted_as_a_snapshot_sees_them() {
     store.keyspace("empty").unwrap();
     let many = store.keyspace("many").unwrap();
     store.transact(|txn| txn.delete_range(&many, ..100_u32.to_be_bytes())).unwrap();
-    // Keeps the dropped keyspace from being deleted.
+    // While this snapshot is open, the rows of the dropped keyspace are not deleted.
     let _reader = store.snapshot().unwrap();
     store.drop_keyspace("gone").unwrap();
     for count in [0, 1, 77, u64::MAX] {

@@ -93,8 +93,8 @@ fn lost_commits_need_the_fingerprint_to_open() {
     store.transact(|txn| txn.put(&rows, there.to_be_bytes(), "again")).unwrap();
     store.close().unwrap();
 
-    // Every later incarnation reports the loss. A checkpoint does not, nor does the store once the
-    // quarantined files are deleted.
+    // Every later incarnation reports the loss until the quarantined files are deleted. A
+    // checkpoint does not report it.
     for read_only in [false, true] {
         let store = small().read_only(read_only).open(&path).unwrap();
         assert_eq!((store.data_losses(), prefix(&store)), (lost.clone(), there + 1));

@@ -57,7 +57,7 @@ fn the_marker_has_the_build_tag_and_the_wal_id() {
     let (tag, identity) = text.split_once(", wal ").unwrap();
     assert!(tag.starts_with("0.1.0-dev."), "{marker}");
     assert!(identity.len() == 16 && identity.bytes().all(|byte| b"0123456789abcdef".contains(&byte)), "{marker}");
-    // The id is at byte 32 of a segment's header. A preallocated segment has no header yet.
+    // The WAL id is at byte 32 of a segment's header. A preallocated segment has no header yet.
     let identity = u64::from_str_radix(identity, 16).unwrap().to_le_bytes();
     let headers = segments(directory.path()).into_iter().map(|path| fs::read(path).unwrap()[32..40].to_vec());
     let used: Vec<_> = headers.filter(|found| found != &[0; 8]).collect();
@@ -167,8 +167,8 @@ fn a_torn_last_manifest_record_is_dropped() {
     assert!(!directory.path().join("tables.torn").exists());
 }
 
-/// A manifest that is cut off at the damage is an older manifest. RocksDB would delete every table
-/// that the older manifest does not name.
+/// If RocksDB read a damaged manifest only up to the damage, it would have an older manifest, and
+/// would delete every table that the older manifest does not name.
 #[test]
 fn a_damaged_manifest_record_deletes_no_table() {
     let whole = tempfile::tempdir().unwrap();

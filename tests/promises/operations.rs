@@ -234,7 +234,7 @@ mod on_disk {
     #[test]
     fn write_stalls_are_counted_and_no_write_fails() {
         const ROWS: u64 = 16;
-        // A thousand times the write buffers.
+        // The rows of these commits fill the write buffers a thousand times.
         const COMMITS_MAX: u64 = 4000;
         let directory = tempfile::tempdir().unwrap();
         let builder = Store::builder().durability(percolite::Durability::Buffered).write_buffer_bytes(1 << 20);

@@ -10,7 +10,7 @@ fn publishing() -> Builder {
     Store::builder().status_file_interval(Duration::from_millis(1))
 }
 
-/// Waits for a status of which `holds` is true.
+/// Waits for a status for which `holds` returns true.
 fn read_when(directory: &Path, holds: impl Fn(&StoreStatus) -> bool) -> StoreStatus {
     let since = Instant::now();
     loop {
@@ -89,11 +89,12 @@ fn leftover_status_files_do_no_harm() {
 #[test]
 fn a_failing_status_file_does_not_stop_other_tasks() {
     let directory = tempfile::tempdir().unwrap();
-    // Short enough to publish in every round of the background worker.
+    // The interval is so short that the status is published in every round of the background
+    // worker.
     let store = Store::builder().status_file_interval(Duration::from_nanos(1)).open(directory.path()).unwrap();
     store.keyspace("going").unwrap();
-    // A directory of this name makes the writes of the status file fail. The store may have a file
-    // of this name for a short time.
+    // A directory of the name `STATUS.new` makes the writes of the status file fail. The store
+    // itself may have a file of this name for a short time, so the directory is tried repeatedly.
     while fs::create_dir(directory.path().join("STATUS.new")).is_err() {
         std::thread::yield_now();
     }

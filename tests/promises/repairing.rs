@@ -29,8 +29,8 @@ fn content(store: &Store) -> Rows {
     snapshot.keyspaces().unwrap().into_iter().flat_map(rows).collect()
 }
 
-/// Fills a store: a checkpoint, which has everything in tables, and then some commits in the log.
-/// Returns the rows.
+/// Makes a store out of a checkpoint, which has all rows in tables, and adds commits that stay in
+/// the log. Returns the rows.
 fn filled(directory: &Path) -> Rows {
     let store = small().open(directory.join("first")).unwrap();
     let (rows, gone) = (store.keyspace("rows").unwrap(), store.keyspace("gone").unwrap());
@@ -332,8 +332,8 @@ fn a_cancelled_repair_leaves_an_empty_store() {
     let before = filled(directory.path());
     let from = directory.path().join("store");
     let as_it_was = state(&from);
-    // The repair is cancelled during the search for keyspace names, and after some rows were
-    // copied.
+    // One repair is cancelled during the search for keyspace names, and another after some rows
+    // were copied.
     for stops_at in [0, 1000] {
         let to = directory.path().join(format!("stopped {stops_at}"));
         let (mut rows, mut keyspaces) = (0, 0);
@@ -356,7 +356,7 @@ fn a_cancelled_repair_leaves_an_empty_store() {
 fn a_repair_that_cannot_create_a_store_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     filled(directory.path());
-    // A path of this length is allowed for a directory, but not for a file in it.
+    // The path is short enough for a directory, but too long for a file in this directory.
     let mut to = directory.path().to_owned();
     while to.as_os_str().len() < 4080 {
         to.push("x".repeat(200.min(4084 - to.as_os_str().len())));

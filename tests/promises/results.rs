@@ -1,4 +1,4 @@
-//! What reads on the store and commits return: one state each, and owned values.
+//! What commits return, and what reads on the store return: rows of one state, as owned values.
 
 use percolite::engine::sim::SimStorage;
 use percolite::{Durability, ErrorKind, Keyspace, Store, Txn, TxnOptions};
@@ -12,8 +12,8 @@ fn with_durability(durability: Option<Durability>) -> TxnOptions {
     TxnOptions::default().durability(durability)
 }
 
-/// Reads a row with every call of the store that reads, which must agree. Returns whether it has
-/// this value.
+/// Reads a row with every call of the store that reads, which must agree. Returns whether the row
+/// has this value.
 fn is_read_as(store: &Store, rows: &Keyspace, key: &str, value: &str) -> bool {
     let found = store.get(rows, key).unwrap();
     assert_eq!(store.multi_get(rows, [key, "absent"]).unwrap(), [found.clone(), None]);
@@ -116,7 +116,8 @@ fn a_scan_of_the_store_is_of_one_state_whatever_is_committed() {
             assert_eq!(value, if turn == 0 { "old" } else { "new" });
             found.push(key);
             if found.len() == 10 {
-                // Overwrites, deletes and inserts beyond the rows that are read by now.
+                // Overwrites, deletes and inserts rows, also beyond those that the scan has read by
+                // now.
                 store
                     .transact(|txn| {
                         (0..2 * ROWS).step_by(3).try_for_each(|row| txn.delete(&rows, row.to_be_bytes()))?;

@@ -51,7 +51,7 @@ pub enum Command {
     },
     /// Turns the lock into a version: `commit T10 a ts=20 record=true` on a primary with locked
     /// secondaries, `commit T10 b ts=20` on a secondary. With `at_least`, a lock that was pushed
-    /// above `ts` is committed at the push.
+    /// above `ts` is committed at the timestamp that it was pushed to.
     Commit {
         txn: String,
         key: String,
@@ -86,8 +86,9 @@ pub enum Command {
         #[arg(key)]
         ttl_ms: u64,
     },
-    /// Reads the transaction's status at its primary. Without `now` its owner has ended. With `now`
-    /// the lock's time to live decides, and a reader at `push_above` pushes the lock.
+    /// Reads the transaction's status at its primary. Without `now` the transaction's owner counts
+    /// as ended. With `now` the lock's time to live decides whether it has, and a reader at
+    /// `push_above` pushes the lock.
     Status {
         txn: String,
         primary: String,

@@ -43,8 +43,8 @@ fn in_sim_shared_by_clients_on_bad_networks() {
     bank(&run, &Home::unreliable(run.seed, 3000), 30);
 }
 
-/// The locks of a live client may expire at any time. Its commit must then return a conflict, and
-/// no write of it may remain.
+/// The locks of a live client may expire at any time, and others may then roll its transaction
+/// back. If they do, its commit must return a conflict, and no write of it may remain.
 #[test]
 fn in_sim_shared_by_clients_whose_locks_expire_soon() {
     let run = Run::begin("bank::in_sim_shared_by_clients_whose_locks_expire_soon");

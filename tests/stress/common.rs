@@ -8,7 +8,7 @@ use percolite::{CommitProtocol, Durability, ErrorKind, Keyspace, Result, Row, Sc
 
 use crate::support::Dice;
 
-/// Far longer than all tests take.
+/// After this time the watchdog ends the process. All tests together take far less.
 const HANG: Duration = Duration::from_secs(120);
 
 static RUNNING: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());

@@ -163,7 +163,7 @@ fn work(tables: &Tables, own: usize, session: &mut Session, mut dice: Dice, star
     }
 }
 
-/// Sets the session's rows to `number` and moves some money.
+/// Sets the session's rows to `stamp` and moves some money.
 fn attempt(tables: &Tables, txn: &mut Txn, own: u8, stamp: u64, dice: &mut Dice) -> percolite::Result<()> {
     for row in 0..OWN_ROWS {
         txn.put(&tables.sessions, own_row(own, row), number(stamp, dice))?;
@@ -187,7 +187,7 @@ fn own_row(own: u8, row: u64) -> Vec<u8> {
     [&[own][..], &row.to_be_bytes()].concat()
 }
 
-/// Checks the state after a crash, which becomes the sessions' state.
+/// Checks the state after a crash, and sets the sessions to what has survived.
 fn check(tables: &Tables, sessions: &mut [Session]) {
     let txn = tables.store.begin().unwrap();
     let snapshot = tables.store.snapshot().unwrap();

@@ -48,7 +48,8 @@ fn create_and_drop(run: &Run, home: &Home, writes: u64) {
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let (shared, mut dice) = (&shared, run.dice(writer));
-                // On a busy machine the writers may end before the first drop.
+                // On a busy machine the writers could end before the first drop, so they continue
+                // until there was one, for up to a hundred times as many writes.
                 let continues = |write: &u64| *write <= writes || (*write <= writes * 100 && shared.none_dropped());
                 scope
                     .spawn(move || (1..).take_while(continues).for_each(|write| shared.write(writer, write, &mut dice)))
@@ -123,7 +124,8 @@ impl Shared {
         while !self.done.load(Ordering::Relaxed) {
             let Ok(keyspace) = self.store.existing_keyspace(NAMES[dice.below(NAMES.len())]) else { continue };
             let snapshot = self.store.snapshot().unwrap();
-            // A snapshot that has read the keyspace once can always read it.
+            // The first read may fail if the keyspace is being dropped. If it succeeds, this
+            // snapshot can always read the keyspace.
             if let Err(why) = snapshot.get(&keyspace, "any") {
                 assert!(matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)), "{why}");
                 assert!(self.dropping.lock().unwrap().contains(&keyspace.id()), "not found before its drop began");

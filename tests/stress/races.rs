@@ -14,8 +14,8 @@ use percolite::{CommitProtocol, Durability, Keyspace, Store, Txn, TxnOptions, Tx
 use crate::common::{Run, wait_until};
 use crate::support::Home;
 
-/// A place in the store's code where a thread can be paused, as it calls the runtime or the engine
-/// there.
+/// A place in the store's code where a thread can be paused, because the code calls the runtime or
+/// the engine there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// A transaction begins and has its read view.
@@ -215,7 +215,7 @@ fn a_handle_found_during_a_drop_cannot_be_written_to() {
 }
 
 thread_local! {
-    /// The number of unsynced batches that the thread has seen last.
+    /// The number of unsynced batches when this thread last looked.
     static UNSYNCED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -371,7 +371,8 @@ fn an_old_snapshot_meets_an_already_resolved_lock() {
             for value in ["newer", "newest"] {
                 for row in ["b", "a"] {
                     if home.is_shared() && lost == 2 {
-                        // The lock may belong to a live client, so it must expire first.
+                        // The lock may belong to a live client, and puts would conflict until it
+                        // expires. So nothing is put.
                         break;
                     }
                     store.transact(|txn| txn.put(&rows, row, value)).unwrap();

@@ -19,7 +19,7 @@ pub fn copy_directory(from: &Path, to: &Path) {
             continue;
         }
         match fs::copy(&from, &to) {
-            // An open store deletes tables and segments meanwhile.
+            // If the store is open, it may delete a table or segment before this copies it.
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => {}
             copied => drop(copied.unwrap()),
         }

@@ -51,7 +51,7 @@ pub struct Control {
 /// end of the requested range.
 #[derive(Clone, Debug)]
 pub struct Walk {
-    /// Engine snapshots are numbered in the order of opening.
+    /// The number of the engine snapshot, in the order of opening.
     pub view: u64,
     pub column: Column,
     pub over: RowRange,

@@ -12,7 +12,7 @@ use percolite::env::{Env, SystemEnv};
 use percolite::oracle::{MemoryOracle, Oracle};
 use percolite::{Builder, CommitProtocol, SharedConfig, SleepingLockWaiter, Store};
 
-/// Time to live of a lock of a silent client of a shared engine, in milliseconds.
+/// Time to live of a lock on a shared engine, in milliseconds, if its client sends no heartbeat.
 pub const TTL_MS: u64 = 3000;
 
 /// The storage of a store, which outlives the open store.
@@ -136,7 +136,7 @@ impl Dice {
         (self.next() % limit as u64) as usize
     }
 
-    /// True once in `times` draws.
+    /// True in one of `times` draws, on average.
     pub fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

@@ -62,7 +62,8 @@ fn imports_have_no_circles() {
     let edges: usize = graph.values().map(BTreeSet::len).sum();
     assert!(edges > 500, "only {edges} imports were found");
     let mut left: BTreeSet<&Module> = graph.keys().copied().collect();
-    // Files that import no file which is left, or that no file imports, are in no circle.
+    // A file that imports none of the files that are left, or that none of them imports, is in no
+    // circle. It is removed.
     loop {
         let imported: BTreeSet<&Module> = left.iter().flat_map(|module| &graph[*module]).collect();
         let before = left.len();

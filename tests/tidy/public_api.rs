@@ -1,8 +1,8 @@
 //! The public API, as rustdoc lists it, is the one that `docs/public-api.txt` records.
 //!
-//! So a change of the API shows in the diff, where a review can ask whether it is meant. The test
-//! reads the pages that `tools/public-api` has built, and runs only there. `./dev api` accepts the
-//! present API.
+//! So a change of the API shows in the diff, where a review can ask whether it is meant. Only the
+//! script `tools/public-api` runs the test, after it has built the pages that the test reads.
+//! `./dev api` accepts the present API.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

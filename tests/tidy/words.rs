@@ -30,7 +30,8 @@ const BANNED: &[&str] = &[
 const DOCUMENTS: &[&str] =
     &["README.md", "DESIGN.md", "CHANGELOG.md", "CONTRIBUTING.md", "benches", "docs", "examples", "src", "tools"];
 
-/// The user of that name, which runs servers that refuse to run as root.
+/// Files that need the first word as the name of a user: it runs servers that refuse to run as
+/// root.
 const USER_NOBODY: &[&str] = &["tools/cli/tests/commands/errors.rs", "tools/compare/src/locks/postgres.rs"];
 
 #[test]

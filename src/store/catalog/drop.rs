@@ -1,11 +1,11 @@
 //! Dropping keyspaces.
 //!
-//! 1. The drop marks the handles as dropped. Every commit checks the mark when it is applied, so no
-//!    commit to the keyspace is applied after the drop's. A read through a marked handle looks up
-//!    the catalog in its view.
+//! 1. The drop marks the handles as dropped. Each commit to the keyspace checks the mark when it is
+//!    applied, so none is applied after the commit of the drop. A read through a marked handle
+//!    looks up the catalog in its view.
 //! 2. The background worker purges the keyspace: it deletes the rows when no view from before the
-//!    drop is left. Before that, the locks of all ended transactions must be resolved, because
-//!    their primaries may be in the keyspace.
+//!    drop is left. It waits until the locks of all ended transactions are resolved, because their
+//!    primaries may be in the keyspace.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::KeyspaceId;
@@ -19,9 +19,9 @@ use crate::store::txn::Txn;
 
 impl Store {
     /// Drops a keyspace and all its rows. Earlier snapshots and transactions can still read it
-    /// through existing handles. Later ones return [`ErrorKind::KeyspaceNotFound`], as do all
-    /// writes, and commits of transactions that have written to it. Its space is released later, in
-    /// the background.
+    /// through existing handles. Reads of later ones return [`ErrorKind::KeyspaceNotFound`], as do
+    /// all writes, and commits of transactions that have written to it. Its space is released
+    /// later, in the background.
     ///
     /// # Errors
     /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] on a shared engine, and
@@ -106,8 +106,9 @@ impl Store {
             if may_be_read {
                 continue;
             }
-            // Checked again after the drop's timestamp is read: the table of fates has every commit
-            // before the drop until its last lock is resolved.
+            // Checked again after the drop's timestamp is read: now every transaction that
+            // committed before the drop is in the table of fates, if its last lock is not resolved
+            // yet.
             if coordinator.may_read_primaries() && !mutated!(DropCheckedOnce) {
                 return Ok(());
             }
@@ -124,8 +125,8 @@ impl Store {
     }
 }
 
-/// Keyspaces that are marked as dropped. The marks are removed unless [`done`](PendingDrop::done)
-/// is called.
+/// Keyspaces that are marked as dropped. If this value is dropped without a call of
+/// [`done`](PendingDrop::done), the marks are removed.
 pub(in crate::store) struct PendingDrop<'a> {
     store: &'a Store,
     keyspaces: Vec<Keyspace>,
@@ -166,14 +167,14 @@ impl Drop for PendingDrop<'_> {
     }
 }
 
-/// Deletes the keyspace's name, and lists it as dropped.
+/// Deletes the keyspace's name, and lists the keyspace as dropped.
 pub(in crate::store) fn unlink_name(txn: &mut Txn, catalog: &Keyspace, name: &str, id: KeyspaceId) -> Result<()> {
     check_name_unchanged(txn, catalog, name, id)?;
     txn.delete(catalog, name_key(name))?;
     txn.put(catalog, dropped_key(id), b"")
 }
 
-/// Ensures that the name is this keyspace's when the transaction commits.
+/// Ensures that the name still belongs to this keyspace when the transaction commits.
 pub(in crate::store) fn check_name_unchanged(
     txn: &mut Txn,
     catalog: &Keyspace,

@@ -16,8 +16,8 @@ pub(in crate::store) struct Catalog {
     instance_id: u64,
     /// What all handles of a keyspace share.
     handles: Mutex<HashMap<u32, Arc<KeyspaceInner>>>,
-    /// The keyspaces dropped in this incarnation, with a timestamp at or above the drop's commit;
-    /// MAX until the drop is committed.
+    /// The keyspaces dropped in this incarnation, each with a timestamp at or above the commit of
+    /// its drop. The timestamp is MAX until then, and for a staged keyspace.
     drops: Mutex<HashMap<u32, Timestamp>>,
 }
 
@@ -32,7 +32,7 @@ impl Catalog {
         self.handle(CATALOG_ID, "(catalog)")
     }
 
-    /// A handle with this name of the keyspace with this id.
+    /// A handle of the keyspace with this id, under this name.
     pub fn handle(&self, id: KeyspaceId, name: &str) -> Keyspace {
         let mut handles = self.handles.lock();
         let new = || {
@@ -56,8 +56,8 @@ impl Catalog {
         self.handles.lock().get(&id.0).map(|keyspace| keyspace.descriptor.name().to_string())
     }
 
-    /// Records a drop before it is committed, or the background worker would take it for one of an
-    /// earlier incarnation.
+    /// Records a drop that is to be committed. Must be called before the commit: otherwise the
+    /// background worker would take the drop for one of an earlier incarnation.
     pub fn begin_drop(&self, id: KeyspaceId) {
         self.drops.lock().insert(id.0, Timestamp::MAX);
     }
@@ -67,7 +67,7 @@ impl Catalog {
         self.drops.lock().insert(id.0, ts);
     }
 
-    /// Removes a drop that was not committed.
+    /// Removes the record of a drop that was not committed.
     pub fn undo_drop(&self, id: KeyspaceId) {
         self.drops.lock().remove(&id.0);
     }

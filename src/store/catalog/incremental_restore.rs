@@ -3,7 +3,7 @@
 //! One large transaction changes the rows and the catalog, so only the disk bounds its size. The
 //! catalog's rows come first: they are locked, and checked for conflicts, before the first row of
 //! the dump is read, and stay locked until the end. Rows of new keyspaces are committed separately,
-//! into [staged](StagedKeyspaces) keyspaces, which that transaction names.
+//! into [staged](StagedKeyspaces) keyspaces, which the large transaction names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,7 +30,8 @@ const PENDING_BYTES_MAX: usize = 1 << 20;
 pub(in crate::store) struct Listed {
     pub id: u32,
     pub name: String,
-    /// It did not exist at the start of the incremental dump, so the dump has all its rows.
+    /// Whether the keyspace did not exist at the timestamp at which the incremental dump starts. If
+    /// so, the dump has all its rows.
     pub is_new: bool,
 }
 
@@ -56,7 +57,8 @@ impl<'a> Increment<'a> {
     /// it changes.
     pub fn begin(store: &'a Store, header: &DumpHeader, listed: &[Listed], existing: OnExisting) -> Result<Self> {
         let catalog = store.inner.catalog.keyspace();
-        // Checked before anything is written.
+        // Checked before staged keyspaces are created. `change_catalog` checks again, in the
+        // transaction.
         check_origin(&mut store.begin()?, &catalog, header)?;
         let (mut staged, mut targets) = (StagedKeyspaces::new(store), BTreeMap::new());
         for new in listed.iter().filter(|listed| listed.is_new) {
@@ -71,7 +73,8 @@ impl<'a> Increment<'a> {
             let locked = change_catalog(&mut txn, &catalog, header, listed, existing, &mut targets);
             match locked.and_then(|changes| txn.lock_buffered_rows_now().map(|()| changes)) {
                 Ok(catalog) => {
-                    // Rows of the dump replace whatever was committed in this store meanwhile.
+                    // From here on, commits in this store are not conflicts: the rows of the dump
+                    // replace them.
                     txn.skip_conflict_check();
                     return Ok(Self { store, staged, txn, targets, catalog });
                 }

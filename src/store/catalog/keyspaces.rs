@@ -65,9 +65,9 @@ impl Store {
         Ok(self.snapshot()?.keyspaces()?.iter().map(|keyspace| keyspace.name().to_owned()).collect())
     }
 
-    /// Renames a keyspace, in one transaction. Existing handles stay valid, transactions that write
-    /// to it can commit, and earlier snapshots list it under its old name. Returns a handle with
-    /// the new name.
+    /// Renames a keyspace, in one transaction. Existing handles stay valid, transactions that have
+    /// written through them can still commit, and earlier snapshots list the keyspace under its old
+    /// name. Returns a handle with the new name.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -118,8 +118,8 @@ impl Store {
         Scan::new(self, &self.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))
     }
 
-    /// The given keyspaces, all of which had a name once, that were dropped in an earlier
-    /// incarnation. Drops of this incarnation need no lookup: they have marked the handles.
+    /// Those of the keyspaces `ids` that were dropped in an earlier incarnation; each must have had
+    /// a name once. Drops of this incarnation need no lookup: they have marked the handles.
     fn dropped_before_open(&self, ids: impl Iterator<Item = KeyspaceId>) -> Result<HashSet<KeyspaceId>> {
         let mut dropped: HashSet<_> = ids.filter(|id| !self.inner.catalog.has_handle(*id)).collect();
         if !dropped.is_empty() {
@@ -147,7 +147,7 @@ impl Store {
         })
     }
 
-    /// The keyspaces that are dropped in the view, but not purged.
+    /// The keyspaces that are dropped or staged in the view, and not purged.
     pub(in crate::store) fn dropped_at(&self, view: &Arc<ReadView>) -> Result<Vec<KeyspaceId>> {
         self.scan_entries(view, DROPPED_PREFIX).map(|row| decode_dropped_id(row?.key())).collect()
     }

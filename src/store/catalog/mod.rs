@@ -1,7 +1,7 @@
 //! The catalog: the keyspaces of the store.
 //!
 //! It is a keyspace of its own, with id 0, changed by ordinary transactions. So creating and
-//! dropping keyspaces is atomic, durable and versioned:
+//! dropping keyspaces is atomic, durable and versioned. Its rows are:
 //!
 //! ```text
 //!   name/<name>      -> the keyspace's id
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A keyspace is dropped in two steps ([`drop`](mod@drop)) and restored in two ([`staging`]).
-//! [`visibility`] is what a view shows of either.
+//! [`visibility`] is what a view shows of a keyspace in each step.
 
 pub(in crate::store) mod drop;
 pub(in crate::store) mod entries;

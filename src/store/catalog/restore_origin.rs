@@ -6,8 +6,8 @@
 //!   restored/<id> -> id here of the keyspace that has this id in the source store
 //! ```
 //!
-//! It is written by the transaction that makes the restored keyspaces visible, and replaced by the
-//! next restore.
+//! The origin is written by the transaction that makes the restored keyspaces visible, and replaced
+//! by the next restore.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub(in crate::store) struct RestoreOrigin {
 }
 
 impl RestoreOrigin {
-    /// Reads it from the catalog. A concurrent restore conflicts with the transaction.
+    /// Reads the origin from the catalog. A concurrent restore conflicts with the transaction.
     pub fn read(txn: &mut Txn, catalog: &Keyspace) -> Result<Option<Self>> {
         let Some(bytes) = txn.get_for_update(catalog, RESTORED_KEY)? else { return Ok(None) };
         let (store_id, restored_ts) = decode(&bytes)?;
@@ -44,7 +44,7 @@ impl RestoreOrigin {
         Ok(Some(Self { store_id, restored_ts, keyspaces }))
     }
 
-    /// Replaces the catalog's entries; `None` deletes them.
+    /// Replaces the origin in the catalog; `None` deletes it.
     pub fn write(origin: Option<&Self>, txn: &mut Txn, catalog: &Keyspace) -> Result<()> {
         // A concurrent restore is a conflict, even if this one writes no entries.
         txn.get_for_update(catalog, RESTORED_KEY)?;

@@ -1,8 +1,9 @@
 //! Staged keyspaces: they are filled before they get their names, so that a restore becomes visible
 //! atomically.
 //!
-//! Until then the catalog lists them as dropped: if the restore fails, the background worker purges
-//! them. The `new` of their entries distinguishes them from keyspaces that had a name.
+//! Until they have names, the catalog lists them as dropped, so that the background worker purges
+//! them if the restore fails. The value `new` in a `dropped/` entry distinguishes a staged keyspace
+//! from one that had a name.
 
 use crate::error::{Error, Result};
 use crate::store::catalog::drop::PendingDrop;
@@ -14,8 +15,8 @@ use crate::store::keyspace::Keyspace;
 use crate::store::maintenance::dump::OnExisting;
 use crate::store::options::{Durability, TxnOptions};
 
-/// New keyspaces, which get their names in one transaction. If this is dropped before, they are
-/// purged; after a crash, by the next incarnation.
+/// New keyspaces, which get their names in one transaction. If this value is dropped before that,
+/// the background worker purges them. After a crash, that of the next incarnation does.
 pub struct StagedKeyspaces<'a> {
     store: &'a Store,
     keyspaces: Vec<Keyspace>,
@@ -51,13 +52,13 @@ impl<'a> StagedKeyspaces<'a> {
         Ok(())
     }
 
-    /// To be called before the names are committed: from here on, the handles are visible as the
-    /// catalog of each view says.
+    /// To be called before the names are committed. So far, the restore's handles have shown the
+    /// rows in every view; from here on, the catalog in the view decides, as for all other handles.
     pub fn publish_soon(&self) {
         self.keyspaces.iter().for_each(|keyspace| keyspace.inner.visibility.set_staging(false));
     }
 
-    /// Gives all of them their names, and records their origin, in one durable transaction.
+    /// Gives all keyspaces their names, and records their origin, in one durable transaction.
     pub fn publish(self, existing: OnExisting, origin: Option<&RestoreOrigin>) -> Result<()> {
         let store = self.store;
         self.publish_soon();

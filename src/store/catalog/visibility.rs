@@ -1,5 +1,5 @@
-//! The visibility of keyspaces in a view. It is read from the catalog in the same view, so that a
-//! view never changes.
+//! The visibility of keyspaces in a view. It is read from the catalog in the same view, so that
+//! what a view shows never changes.
 //!
 //! ```text
 //!   catalog in the view          reads              writes
@@ -24,15 +24,15 @@ use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
 
 impl Store {
-    /// Whether the view shows rows of the keyspace. Fails if it was dropped at or below the view's
-    /// timestamp.
+    /// Whether rows of the keyspace may be read in the view: not while it was being restored. Fails
+    /// if the keyspace was dropped at or below the view's timestamp.
     pub(in crate::store) fn check_visible(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<bool> {
         self.inner.rows.check_usable(view)?;
         keyspace.check_belongs_to(self.instance_id())?;
         Ok(self.visibility(view, keyspace)? != Visibility::Staging)
     }
 
-    /// The range, or an empty one if the view shows no rows of the keyspace.
+    /// The range, or an empty one if the keyspace was being restored in the view.
     pub(in crate::store) fn visible_range(
         &self,
         view: &Arc<ReadView>,
@@ -46,8 +46,8 @@ impl Store {
         Ok(RowRange { start: bound(), end: bound() })
     }
 
-    /// Refuses a write if the keyspace was being restored in the view: its rows count as written
-    /// when it got its name, after the view.
+    /// Returns a conflict for a write to a keyspace that was being restored in the view. All
+    /// restored rows count as written when the keyspace got its name, which was after the view.
     pub(in crate::store) fn check_not_staging(
         &self,
         view: &Arc<ReadView>,
@@ -100,7 +100,7 @@ impl Store {
         if let Some(dropped) = entry(dropped_key(id).as_bytes())? {
             return if dropped == STAGED_MARK { Ok(Visibility::Staging) } else { Err(keyspace.not_found_error()) };
         }
-        // It has another name in the view, or is purged.
+        // The keyspace has another name in the view, or was purged before the view.
         for row in self.scan_entries(view, NAME_PREFIX) {
             if decode_id(row?.value())? == id {
                 return Ok(Visibility::Visible);

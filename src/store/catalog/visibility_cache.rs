@@ -1,7 +1,8 @@
 //! What lookups have found about the visibility of a keyspace, by timestamp.
 //!
-//! A lookup at one timestamp is also valid for others: an id that is not allocated at one is not
-//! allocated at earlier ones. So the cache answers most reads.
+//! A lookup at one timestamp is also valid for others: an id that is not allocated is not allocated
+//! at earlier ones, and a visible keyspace is visible at later ones, up to its drop. So the cache
+//! answers most reads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,7 +15,7 @@ pub struct VisibilityCache {
     not_created_up_to: AtomicU64,
     visible_from: AtomicU64,
     visible_up_to: AtomicU64,
-    /// It has no name yet, and only the restore that fills it has a handle.
+    /// Whether the keyspace has no name yet, so that only the restore that fills it has a handle.
     is_staging: AtomicBool,
 }
 

@@ -13,7 +13,7 @@ use crate::store::introspect::active_readers::{ActiveReader, ActiveTransaction};
 
 impl Store {
     /// The active transactions and snapshots, ordered by the age of the state that they read,
-    /// oldest first. GC removes nothing that the first may read. A scan that outlives its
+    /// oldest first. GC removes nothing that the first entry may read. A scan that outlives its
     /// transaction or snapshot keeps it in this list.
     ///
     /// Takes a short lock for each shard of the list and a reference to each entry; does not block.
@@ -47,7 +47,7 @@ impl Store {
         self.inner.active.add(view, None, label, self.inner.env.elapsed())
     }
 
-    /// A reader for a short internal read; not in the list.
+    /// A reader for a short internal read. It is not among the active transactions.
     pub(in crate::store) fn unregistered_reader(&self, view: Arc<ReadView>) -> Arc<ActiveReader> {
         ActiveReader::new(view, None, None, self.inner.env.elapsed())
     }
@@ -63,15 +63,16 @@ impl Store {
         result
     }
 
-    /// Returns the outcome unchanged, but completes a conflict with names. The first conflict of
-    /// the reader is counted and recorded.
+    /// Returns the outcome. If it is a conflict, adds the names, and counts and records it if it is
+    /// the reader's first.
     pub(in crate::store) fn record_conflict<T>(&self, reader: &ActiveReader, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|mut why| {
             if why.is_retryable()
                 && let Some(conflict) = why.conflict_mut()
             {
                 self.fill_conflict_names(conflict);
-                // The precondition of a blind write may have another timestamp than the view.
+                // Set to that of the view, because the precondition of a blind write may have
+                // another timestamp.
                 conflict.read_ts = reader.view.read_ts;
                 let mut first = reader.first_conflict.lock();
                 if first.is_none() {

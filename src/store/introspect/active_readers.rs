@@ -48,8 +48,8 @@ pub struct ActiveTransaction {
     /// The start timestamp of a transaction; `None` for a snapshot.
     pub start_ts: Option<Timestamp>,
     /// The read timestamp: everything committed at or below it is visible. The lowest read
-    /// timestamp of all entries that have not expired bounds the GC horizon: GC removes nothing
-    /// that these entries may read.
+    /// timestamp of the entries that have not expired, without those of `snapshot_at`, bounds the
+    /// GC horizon. GC never changes what an entry reads.
     pub read_ts: Timestamp,
     /// The time since the transaction or snapshot began.
     pub age: Duration,

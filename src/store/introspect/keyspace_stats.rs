@@ -49,10 +49,10 @@ impl Store {
     /// Row counts and sizes of all keyspaces, ordered by name. Dropped keyspaces that are not
     /// purged yet come last.
     ///
-    /// Reads and counts at least `count` rows or 64 MiB of each keyspace. The rest is estimated
-    /// from RocksDB's approximate sizes, so the cost is bounded except for rows that are not in
-    /// tables yet. `u64::MAX` counts every row, which takes as long as reading all rows. A store in
-    /// memory always counts every row.
+    /// Counts the rows of each keyspace, up to `count` rows or 64 MiB, whichever comes first. The
+    /// rest is estimated from RocksDB's approximate sizes. Rows that are not in tables yet have no
+    /// such size, so counting goes on until it meets one in a table. `u64::MAX` counts every row,
+    /// which takes as long as reading all rows. A store in memory always counts every row.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {

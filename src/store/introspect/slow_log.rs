@@ -53,7 +53,7 @@ pub struct SlowTransaction {
 pub struct TimeBreakdown {
     /// Waits in row queues, for other retries on the same rows.
     pub row_queue_wait: Duration,
-    /// Waits for the release of a row lock, with the back-off.
+    /// Waits for the release of a row lock; on a shared engine, the back-off instead.
     pub row_lock_wait: Duration,
     /// Waits for a permit: see
     /// [`Builder::admission_limit`](crate::store::Builder::admission_limit).
@@ -223,8 +223,8 @@ mod tests {
     fn the_log_has_the_newest_and_the_slowest() {
         let log = SlowLog::default();
         let began = UNIX_EPOCH;
-        // 0, 7, 14, … modulo 1000: each number of milliseconds once, unordered; then the slowest
-        // once more.
+        // Multiples of 7, modulo 1000: each number of milliseconds once, not in order; then the
+        // slowest once more.
         let totals: Vec<u64> = (0..1000).map(|n| n * 7 % 1000).chain([999]).collect();
         for (n, total) in totals.iter().enumerate() {
             let total = Duration::from_millis(*total);

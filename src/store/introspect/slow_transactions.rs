@@ -45,7 +45,7 @@ impl Store {
         total >= limit && limit < Duration::MAX
     }
 
-    /// Logs a transaction. `began` is when its first attempt began, or the wait for that attempt.
+    /// Logs a transaction. `began` is when its first attempt, or the wait for that attempt, began.
     pub(in crate::store) fn log_slow(
         &self,
         began: Duration,

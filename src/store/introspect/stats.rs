@@ -64,8 +64,8 @@ pub struct Stats {
     pub cleanup_rows: u64,
     /// Finished large transactions, committed or rolled back, that still have row locks.
     pub cleanup_pending: u64,
-    /// Transactions that met a conflict, attempts of `transact` included: the sum of the three
-    /// counters by reason.
+    /// Transactions that met a conflict, attempts of `transact` included: the sum of the following
+    /// three counters.
     pub conflicts: u64,
     /// Conflicts with a commit above the transaction's read timestamp.
     pub conflicts_newer_version: u64,
@@ -88,7 +88,8 @@ pub struct Stats {
     pub snapshots_expired: u64,
     /// Row locks of other transactions that were rolled forward.
     pub locks_rolled_forward: u64,
-    /// Row locks of other transactions, and own transactions, that were rolled back.
+    /// Row locks of other transactions that were rolled back, plus transactions that removed their
+    /// own row locks after a failed commit.
     pub locks_rolled_back: u64,
     /// Orphan row locks resolved by the background worker or by [`Store::resolve_orphan_locks`].
     pub orphan_locks_resolved: u64,
@@ -186,8 +187,8 @@ impl Store {
 
     /// Resolves every orphan row lock, and completes the lock cleanup of finished large
     /// transactions of this incarnation, as the background worker would. Returns the number of
-    /// orphan locks that this call resolved; the background worker may resolve others meanwhile. On
-    /// a shared engine the call does nothing and returns 0.
+    /// orphan locks that this call found; the background worker may resolve some of them meanwhile.
+    /// On a shared engine the call does nothing and returns 0.
     ///
     /// # Errors
     /// Those of [`Txn::commit`](crate::store::Txn::commit).
@@ -272,9 +273,9 @@ impl Store {
     ///
     /// The segments that an accepted loss affects stay in the store's directory, as
     /// `wal/lost-<fingerprint>-<number>.segment`, and `wal/lost-<fingerprint>.txt` describes the
-    /// loss. The loss is returned as long as that file exists; all of these files may be deleted. A
-    /// [checkpoint](Store::checkpoint) has none of them. The files are read when the store is
-    /// opened. Always empty in memory.
+    /// loss. The loss is returned if the text file exists when the store is opened; all of these
+    /// files may be deleted. A [checkpoint](Store::checkpoint) has none of them. Always empty in
+    /// memory.
     pub fn data_losses(&self) -> Vec<DataLoss> {
         self.inner.engine.data_losses()
     }
@@ -317,9 +318,9 @@ pub struct RowLocks {
     store: Store,
 }
 
-/// Transaction statuses and keyspace names that earlier locks needed, because many locks usually
-/// belong to one transaction. All statuses are read from one engine snapshot, so a cached status
-/// stays valid.
+/// Transaction statuses and keyspace names that were looked up for earlier locks. Usually many
+/// locks belong to one transaction. All statuses are read from one engine snapshot, so a cached
+/// status stays valid.
 #[derive(Default)]
 struct LookupCache {
     statuses: HashMap<(TxnId, RowKey), TxnStatus>,

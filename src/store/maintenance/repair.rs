@@ -86,9 +86,9 @@ impl Builder {
     /// changed.
     ///
     /// Use this call if a store cannot be opened, or [`Store::verify`] finds damage, and there is
-    /// no backup. The copied rows need not be the state of the store at one timestamp;
-    /// [`RepairReport::losses`] lists where they may differ from that state. Rows of a keyspace
-    /// whose name is lost are copied into a keyspace named `recovered <id>`, with the id of the old
+    /// no backup. The copied rows need not all be from one state of the store;
+    /// [`RepairReport::losses`] lists where rows may be missing or stale. Rows of a keyspace whose
+    /// name is lost are copied into a keyspace named `recovered <id>`, with the id of the old
     /// keyspace. Replaced versions are not copied; [`RepairReport::history_skipped`] is their
     /// number. The new store has a history only if these options set one.
     ///
@@ -98,9 +98,9 @@ impl Builder {
     /// If RocksDB cannot open the tables, their files are copied or linked temporarily into a
     /// directory beside `to`, with the same name and the suffix `.repairing`.
     ///
-    /// `progress` is called when the store in `to` exists, and then about every thousand cells,
-    /// also in the first pass, which only reads names. The callback may [cancel](IntoControlFlow)
-    /// the repair.
+    /// `progress` is first called when the store in `to` exists, and then about every thousand
+    /// cells, also in the first pass, which only reads names. The callback may
+    /// [cancel](IntoControlFlow) the repair.
     ///
     /// # Errors
     /// - [`ErrorKind::Io`]: `to` exists, or cannot be created.
@@ -249,7 +249,8 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Copies a row, unless an earlier pass has copied it.
+    /// Copies a row, if it has a value. Skips the catalog, dropped keyspaces, and rows that an
+    /// earlier pass has handled.
     fn copy_row(&mut self, column: Column, key: &[u8]) -> Result<()> {
         self.tick()?;
         let Some(row) = RowKey::from_bytes(key) else {

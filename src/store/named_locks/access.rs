@@ -1,4 +1,5 @@
-//! The parts of a store that its named locks consist of.
+//! Access to the three parts of a store that its named locks need: the lock authority, the locks in
+//! memory, and the lease rows.
 
 use std::sync::Arc;
 
@@ -11,20 +12,21 @@ use crate::store::named_locks::lease_rows::LeaseRows;
 use crate::store::named_locks::state::NamedLocks;
 
 impl Store {
-    /// The authority for tokens; a store that supports named locks has one. Guards do not share it,
-    /// because it keeps the engine open.
+    /// The lock authority, which each store that supports named locks has. Guards do not share it,
+    /// because it would keep the engine open.
     pub(super) fn lock_authority(&self) -> Result<&dyn LockAuthority> {
         self.inner.lock_authority.as_deref().ok_or_else(locks_unsupported_error)
     }
 
-    /// The named locks of a store that supports them.
+    /// The named locks. Fails if the store is closed, read-only or on a shared engine.
     pub(crate) fn named_locks(&self) -> Result<&Arc<NamedLocks>> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
         self.inner.locks.as_ref().ok_or_else(locks_unsupported_error)
     }
 
-    /// The named locks, if the name is valid and the lease rows could be read.
+    /// The named locks, if the name is valid and the opening of the store could list the lease
+    /// rows.
     pub(in crate::store) fn named_locks_for(&self, name: &str) -> Result<&Arc<NamedLocks>> {
         check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
         let locks = self.named_locks()?;
@@ -32,7 +34,7 @@ impl Store {
         Ok(locks)
     }
 
-    /// The rows of their leases.
+    /// The lease rows of the named locks.
     pub(crate) fn lease_rows(&self) -> LeaseRows<'_> {
         LeaseRows::new(self)
     }

@@ -23,18 +23,18 @@ impl Store {
     /// the changes of the previous holder. Begin after this returns, or use
     /// [`Store::transact_with_lock`].
     ///
-    /// **Durability.** Durable commits that earlier holders fenced by the lock are durable when
-    /// this returns. Their [buffered](crate::Durability::Buffered) commits are visible, and a power
-    /// cut may take them back.
+    /// **Durability.** Commits that earlier holders fenced by the lock are visible when this
+    /// returns, and durable, except for [buffered](crate::Durability::Buffered) ones, which a power
+    /// cut may take back.
     ///
     /// **Not re-entrant.** The guard is the owner, not the thread. A second call in the same thread
     /// waits like any other, and returns [`ErrorKind::LockNotAvailable`] unless the guard is
     /// dropped in time. Two threads that take two locks in opposite order wait for each other until
-    /// a timeout ends; until then [`Store::lock_table`] shows the cycle.
+    /// one of them times out; until then [`Store::lock_table`] shows the cycle.
     ///
-    /// **Not in a closure of [`transact`](Store::transact).** The wait would keep a snapshot and an
-    /// admission permit, which others may wait for. A fence by the lock would fail as soon as
-    /// anything was committed since the snapshot.
+    /// **Not in a closure of [`transact`](Store::transact).** The wait would keep a snapshot, and
+    /// an admission permit for which others may wait. And a fence by the lock would fail if
+    /// anything was committed between the snapshot and the grant.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -64,8 +64,8 @@ impl Store {
 
     /// Acquires a named lock exclusively if it is free and no request waits for it; else returns
     /// `None`. It does not wait for the lock, but may wait for a sync: if the previous holder
-    /// committed something that is not durable yet, or had a lease. No request is made if the lock
-    /// is held, unless its lease has expired.
+    /// committed something that is not durable yet, or had a lease. A lock whose lease has expired
+    /// counts as free.
     ///
     /// # Errors
     /// Those of [`Store::lock`], except [`ErrorKind::LockNotAvailable`].

@@ -1,19 +1,23 @@
 //! From the grant of a named lock to its guard.
 //!
 //! The lock queue grants in memory, immediately when the previous grant ends. The following steps
-//! lead from one grant to the next. Their order proves two things: a later holder sees what earlier
-//! ones have committed, and earlier holders commit nothing after it.
+//! lead from one grant to the next. Their order proves two things: the later holder sees what
+//! earlier holders have committed under their fences, and once it has its token, transactions that
+//! the earlier grants fence no longer commit.
 //!
-//! 1. *End.* The old grant's word gets the bit *ended* before the new one is granted. The leader
-//!    of the commit pipeline reads the word when it decides a fenced commit. From here on it
-//!    rejects them.
-//! 2. *Drain.* If fenced commits are in flight, they were decided before the end. One empty round
-//!    of the pipeline publishes them.
-//! 3. *Smallest `read_ts`.* Fenced transactions must see everything that is visible here.
-//! 4. *Token.* A new timestamp: greater than every commit decided before the end, and smaller than
-//!    every commit under the new grant.
-//! 5. *Durable.* Durable commits of earlier conflicting grants must survive a power cut. So must
-//!    the end of their leases: their rows are removed in the transaction that writes the new lease.
+//! 1. *End.* The bit *ended* is set in the old grant's atomic word before the new request is
+//!    granted. The leader of the commit pipeline reads this word when it decides a commit that the
+//!    old grant fences, so from here on it rejects such commits.
+//! 2. *Drain.* Commits that are still in flight may have been decided before the end. If there are
+//!    any, an empty submission passes through the pipeline, and so publishes them.
+//! 3. *Smallest `read_ts`.* The present `visible_ts` becomes the smallest `read_ts` that a
+//!    transaction which the new grant fences may have. So it sees everything that was committed
+//!    before.
+//! 4. *Token.* A new timestamp: above every commit that conflicting earlier grants fenced, and
+//!    below every commit that the new grant fences.
+//! 5. *Durable.* The `Sync` commits of earlier conflicting grants must survive a power cut. So must
+//!    the end of their leases: one durable transaction removes their rows, and writes the row of a
+//!    new lease.
 //! 6. *Check.* The new grant may have been ended in the meantime.
 
 use std::sync::Arc;
@@ -41,8 +45,9 @@ impl Store {
         Ok(LockGuard::new(self, self.named_locks()?, request))
     }
 
-    /// Steps 2 to 6. Without `waits`, earlier durable commits need not be durable yet. From here on
-    /// a lease is renewed, even if the future that requested it was dropped.
+    /// Steps 2 to 6. Without `waits`, this does not wait until `Sync` commits of earlier grants are
+    /// durable. Once it has returned, the lease is renewed, even if the future that requested the
+    /// lock was dropped.
     pub(crate) fn activate_grant(&self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
         let activation = self.activation(grant)?;
         if grant.has_lease() {
@@ -130,11 +135,11 @@ impl Activation<'_> {
         check(locks, grant).map(|()| true)
     }
 
-    /// Removes the rows of earlier leases and writes the row of a new one, in one durable
-    /// transaction.
+    /// Removes the rows of earlier leases and writes the row of the new grant's lease, if it has
+    /// one, in one durable transaction.
     fn replace_leases(&self, past: &Predecessors) -> Result<()> {
         let Self { locks, grant, .. } = *self;
-        // Of several, the newest was the last holder.
+        // Of several expired leases, the one with the greatest token is reported as taken over.
         if let Some(over) = past.leases.iter().filter(|lease| is_expired(lease)).max_by_key(|lease| lease.token()) {
             locks.manager.metrics.taken_over();
             let holder = locks.clock().holder(over);
@@ -152,11 +157,11 @@ impl Activation<'_> {
         if grant.has_lease() {
             grant.set_lease_row(true);
         }
-        // Fenced by the grant itself: if it has ended, its successor may have looked for this row
-        // already, and none must be written.
+        // The grant fences the transaction that writes its own lease row: if the grant has ended,
+        // its successor may have looked for the row already, so it must not appear any more.
         let changed =
             self.lease_rows.update(&grant.name, &removed, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
-        // If the store has closed, that is the reason.
+        // If the store was closed meanwhile, the error says so, whatever the update has returned.
         changed.or_else(
             |why| if locks.manager.closed().is_some() { check(locks, grant).and(Err(why)) } else { Err(why) },
         )?;
@@ -183,7 +188,8 @@ fn is_expired(grant: &Grant) -> bool {
 /// Step 6: checks that the new grant is valid.
 fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
     let lost = grant.end_reason_now(&*locks.env);
-    // Read last: closing first sets the reason, and then ends the grants.
+    // Read after the grant's state: closing first sets this reason and then ends the grants, so a
+    // grant that it has ended is not reported as lost.
     if let Some(why) = locks.manager.closed() {
         return Err(Error::closed(why));
     }

@@ -10,8 +10,9 @@ use crate::store::named_locks::errors::is_transient;
 const STALE_LEASE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 impl Store {
-    /// Drops predecessors whose commits are durable. Removes the rows of ended leases, and of
-    /// leases that expired [`STALE_LEASE_AFTER`] ago.
+    /// Forgets ended grants whose fenced commits are durable, because no later grant must wait for
+    /// them. Removes the rows of ended leases, and of leases that expired [`STALE_LEASE_AFTER`]
+    /// ago.
     pub(in crate::store) fn prune_locks(&self) -> Result<()> {
         let Some(locks) = &self.inner.locks else { return Ok(()) };
         if !locks.manager.was_used() {
@@ -24,7 +25,7 @@ impl Store {
     }
 
     /// Ends all waits and grants when the store closes. Leases with a guard are released durably,
-    /// unless the store has failed.
+    /// if the store has not failed.
     pub(in crate::store) fn close_locks(&self) {
         let Some(locks) = &self.inner.locks else { return };
         let mut over = locks.manager.close(CLOSED_BY_USER);

@@ -14,8 +14,8 @@ use crate::timestamp::Timestamp;
 
 impl Store {
     /// Acquires a lock with a lease of this duration, without waiting. Returns the token, or `None`
-    /// if the lock is not available. The lease is not renewed. It ends when [`Store::release_lock`]
-    /// is called with the token or the time has passed, even if this process ends before.
+    /// if the lock is not available. The lease outlasts this process and is not renewed. It ends
+    /// when [`Store::release_lock`] is called with the token, or `lease` has passed.
     ///
     /// MySQL's `GET_LOCK` differs: its second argument is the timeout, and the lock ends with the
     /// connection.
@@ -47,10 +47,10 @@ impl Store {
         }
     }
 
-    /// Releases the lock that has this token, durably. MySQL's `RELEASE_LOCK` differs: it releases
-    /// the lock of the connection. Returns `false`, without effect, if no grant of the name has the
-    /// token: it was released before, or its lease has expired. If the grant has a guard, the guard
-    /// loses it.
+    /// Releases the lock that has this token, durably. If the grant has a guard, the guard loses
+    /// it. Returns `false`, without effect, if no grant of the name has the token: it was released
+    /// before, or its lease has expired. MySQL's `RELEASE_LOCK` differs: it releases the lock of
+    /// the connection.
     ///
     /// # Errors
     /// If the row could not be removed, the lock is free in this process even so, and the
@@ -80,7 +80,8 @@ impl Store {
     /// the name has the token. If the lease row of the name is corrupt ([`Store::lock`] returns
     /// [`ErrorKind::Corruption`]), any token removes the row.
     ///
-    /// What the holder does outside of the store continues, unless the token fences it.
+    /// What the holder does outside of the store continues, except where a service checks the
+    /// token.
     ///
     /// # Errors
     /// Those of [`Store::release_lock`].
@@ -113,9 +114,9 @@ impl Store {
         Ok(true)
     }
 
-    /// Makes a guard of a lease without one: after [`LockGuard::detach`], [`Store::get_lock`] or
-    /// the end of its process. The guard has the same token, and the lease is renewed at half of
-    /// its time.
+    /// Makes a guard for a lease that has none: after [`LockGuard::detach`] or [`Store::get_lock`],
+    /// or because the process of its guard has ended. The guard has the same token, and the lease
+    /// is renewed at half of its time.
     ///
     /// # Errors
     /// - [`ErrorKind::LockLost`] if the lease has expired, or the name has no lease with this

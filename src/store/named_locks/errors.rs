@@ -26,7 +26,8 @@ pub(super) fn locks_unsupported_error() -> Error {
     Error::invalid("not supported on a shared engine: named locks")
 }
 
-/// Whether the error ends neither the store nor the lease. Such an error is logged.
+/// Whether the store is still open and the lease still valid after this error of background work,
+/// so that the work can be repeated. If so, the error is logged.
 pub(in crate::store) fn is_transient(why: &Error) -> bool {
     let ends = matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
     if !ends {

@@ -4,9 +4,11 @@
 //! The leader of the commit pipeline checks the condition when it decides whether the transaction
 //! commits. If the grant has ended at any time before, nothing is written.
 //!
-//! That a lock was held when a transaction *began* would prove nothing about its commit. Comparing
-//! `start_ts` with the token would not prove it either: the read view is taken before `start_ts` is
-//! drawn. So the `read_ts` of the view is compared, with the grant's smallest `read_ts`.
+//! That a lock was held when a transaction *began* would prove nothing about its commit.
+//!
+//! A fenced transaction must also see what earlier holders have committed. A `start_ts` above the
+//! token would not prove that: the read view is taken before `start_ts` is drawn. So the view's
+//! `read_ts` is compared, with the smallest one that the grant allows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,9 +18,9 @@ use crate::lock_manager::{FenceCondition, Grant, RequestHandle};
 use crate::store::txn::Txn;
 use crate::timestamp::Timestamp;
 
-/// A condition of transactions: they commit only while the grant is valid that it was made of
-/// ([`LockGuard::fence`](crate::LockGuard::fence)). A fence does not hold the
-/// lock. It may be kept, sent to other threads and used for any number of transactions.
+/// A condition of transactions, made by [`LockGuard::fence`](crate::LockGuard::fence): they commit
+/// only while the guard's grant is valid. A fence does not hold the lock. It may be kept, sent to
+/// other threads and used for any number of transactions.
 #[derive(Clone)]
 pub struct Fence {
     pub(in crate::store) grant: Arc<Grant>,
@@ -43,23 +45,25 @@ impl Txn {
     /// changes of earlier holders. May be called for several locks, at any time before the commit.
     ///
     /// First acquire the lock, then begin. A transaction that began before the grant may have read
-    /// what another holder has changed since. It fails here if anything was committed in between.
+    /// what another holder has changed since. So this call fails if anything was committed between
+    /// the begin and the grant.
     ///
     /// If the grant has ended when the commit is decided, [`Txn::commit`] returns
-    /// [`ErrorKind::LockLost`] and nothing is written. A transaction that only reads returns it as
-    /// well, and [`transact`](crate::Store::transact) does not retry it. A commit that was decided
-    /// before the end is visible to the next holder. If it is [durable](crate::Durability), the
-    /// next guard is returned only when it survives a power cut.
+    /// [`ErrorKind::LockLost`] and nothing is written. The commit of a transaction that only reads
+    /// returns this error as well. [`transact`](crate::Store::transact) does not retry after it. A
+    /// commit that was decided before the grant ended is visible to the next holder. If it is
+    /// [durable](crate::Durability), the next holder gets its guard only when the commit survives a
+    /// power cut.
     ///
-    /// **An expired lease without a successor.** `fence` returns [`ErrorKind::LockLost`]. A
-    /// transaction that was fenced before the expiry still commits, since no conflicting grant
-    /// exists. The grant ends when its guard is dropped, by the next request of the name, by the
-    /// first waiter of the queue, or by the background worker a day later. From then on the commit
-    /// returns [`ErrorKind::LockLost`] as well.
+    /// **The expiry of a lease does not end the grant.** After the expiry, `fence` returns
+    /// [`ErrorKind::LockLost`], but a transaction that was fenced before still commits, since no
+    /// conflicting grant exists. The grant ends when its guard is dropped, by the next request of
+    /// the name, by the first waiter of the queue, or by the background worker a day later. From
+    /// then on the commit returns [`ErrorKind::LockLost`] as well.
     ///
-    /// A fence does not affect transactions without the lock: rows that both write conflict as
-    /// usual. The fence of a shared lock or a semaphore says only that the grant is valid; others
-    /// may hold the lock as well.
+    /// A fence does not affect transactions without it; they conflict with fenced ones as usual, on
+    /// rows that both write. The fence of a shared lock or a semaphore says only that the grant is
+    /// valid; others may hold the lock as well.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {

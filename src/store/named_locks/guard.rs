@@ -20,9 +20,9 @@ use crate::waiter::Waiter;
 /// A named lock that is held. Dropping the guard releases the lock, without waiting. The guard may
 /// be sent to other threads. It does not keep the store open: closing the store ends the grant.
 ///
-/// The guard shows the state in this process. A process that was paused may continue with a guard
-/// whose grant has ended. A [fence](crate::Txn::fence) rejects its writes to the store; outside of
-/// the store the [token](LockGuard::token) must.
+/// The guard alone protects nothing from a process that was paused: such a process may continue
+/// with a guard whose grant has ended. A [fence](crate::Txn::fence) makes the store reject its
+/// writes. A service outside of the store must reject its outdated [token](LockGuard::token).
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct LockGuard {
     request: RequestHandle,
@@ -68,28 +68,29 @@ impl LockGuard {
     /// that it has accepted. A copied, restored or repaired store is another store: its tokens may
     /// repeat those of the original or be smaller.
     ///
-    /// 0 after an incomplete conversion, until it is completed: see [`LockGuard::upgrade`].
+    /// Zero from an incomplete conversion until it is completed: see [`LockGuard::upgrade`].
     pub fn token(&self) -> Timestamp {
         if self.grant().is_ready() { self.grant().token() } else { Timestamp::ZERO }
     }
 
-    /// A condition of transactions: see [`Txn::fence`](crate::Txn::fence). It belongs to the
-    /// present grant; [`LockGuard::upgrade`] and [`LockGuard::downgrade`] end that, and a new fence
-    /// is needed.
+    /// A condition of transactions: see [`Txn::fence`](crate::Txn::fence). It is bound to the
+    /// present grant. [`LockGuard::upgrade`] and [`LockGuard::downgrade`] replace this grant;
+    /// transactions then need a new fence.
     pub fn fence(&self) -> Fence {
         Fence { grant: Arc::clone(self.grant()), store: self.locks.store }
     }
 
-    /// The entry of this grant in the lock table, with the expired lease that it followed and the
-    /// number of requests that wait for it directly. Requests further back in the queue are in
-    /// [`Store::lock_table`](crate::Store::lock_table).
+    /// The entry of this grant in the lock table, with the expired lease that it took over, if any,
+    /// and the number of requests that wait for it directly. Requests further back in the queue are
+    /// in [`Store::lock_table`](crate::Store::lock_table).
     pub fn entry(&self) -> LockEntry {
         let (grant, clock) = (self.grant(), self.locks.clock());
         let mut entries = self.locks.manager.holders(&grant.name, &clock, 1, |other| other.id == grant.id).0;
         entries.pop().unwrap_or_else(|| clock.entry(grant, LockState::Held))
     }
 
-    /// Whether the grant is valid in this process. Only a fence is reliable at the commit.
+    /// Whether the grant is valid at this moment. It may end right afterwards; only a fence checks
+    /// it when a commit is decided.
     pub fn is_held(&self) -> bool {
         self.check().is_ok()
     }
@@ -136,8 +137,8 @@ impl LockGuard {
         self.grant().unwatch(waiter);
     }
 
-    /// Renews the lease, durably: it then expires `lease` from the time of this call. The
-    /// background thread renews it by that duration.
+    /// Renews the lease, durably: it then expires when `lease` has passed since this call. Later
+    /// renewals by the background thread are for `lease`, too.
     ///
     /// # Errors
     /// - [`ErrorKind::LockLost`] if the lease has expired or the grant has ended.
@@ -155,11 +156,11 @@ impl LockGuard {
     /// the queue. The grant is a new one, with a greater token; fences of the old one fail. An
     /// exclusive lock stays as it is.
     ///
-    /// A wait that fails leaves the shared lock as it was, with its token and fences.
+    /// If the request is not granted, the shared lock stays as it was, with its token and fences.
     ///
-    /// After the grant, [`ErrorKind::Undetermined`], [`ErrorKind::Io`] or [`ErrorKind::Corruption`]
-    /// leaves an incomplete conversion: the guard has an exclusive grant without a token. It cannot
-    /// fence transactions. Call this again, or drop the guard.
+    /// If it is granted and [`ErrorKind::Undetermined`], [`ErrorKind::Io`] or
+    /// [`ErrorKind::Corruption`] follows, the conversion is incomplete: the guard has an exclusive
+    /// grant without a token. It cannot fence transactions. Call this again, or drop the guard.
     ///
     /// # Errors
     /// - [`ErrorKind::Deadlock`] immediately if another holder waits to upgrade.
@@ -268,9 +269,9 @@ impl LockGuard {
         Arc::new(Grant::new(Arc::clone(&before.name), before.id, mode, before.requester.clone(), lease))
     }
 
-    /// Gives the lease to its token: it outlasts this guard, the store and the process, until it
-    /// expires or [`Store::release_lock`] ends it. It is not renewed. [`Store::attach_lock`] makes
-    /// a guard of it again.
+    /// Ends the guard but not the lease, and returns the token. The lease outlasts the store and
+    /// the process; it is not renewed, and ends when it expires or with [`Store::release_lock`].
+    /// [`Store::attach_lock`] makes a guard for it again.
     ///
     /// # Errors
     /// The guard itself if it has no lease, if the grant has ended, or after an incomplete
@@ -316,14 +317,14 @@ impl LockGuard {
         Ok(())
     }
 
-    /// Ends the grant; returns whether it was valid.
+    /// Ends the grant; returns whether this call ended it.
     fn release_grant(&self) -> bool {
         let now = if self.grant().has_lease() { self.locks.env.elapsed() } else { Duration::ZERO };
         self.request.release_at(now)
     }
 
-    /// The leases whose rows the end of this grant leaves. After an incomplete conversion that may
-    /// be the row of the previous grant.
+    /// The leases whose rows are left when this grant ends. After an incomplete conversion, the row
+    /// may still be that of the grant that was converted.
     fn remaining_lease_rows(&self) -> Vec<Arc<Grant>> {
         let grant = self.grant();
         if !grant.has_lease() {
@@ -339,7 +340,8 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        // The row of a lost lease is left to the next holder, which reports the previous one.
+        // If the grant was lost before, its lease row is left to the next holder, which reports
+        // whose lease it has taken over.
         if self.release_grant() {
             self.remaining_lease_rows().iter().for_each(|row| self.locks.renewer.remove_row(row));
         }

@@ -36,8 +36,9 @@ impl Store {
     /// entries of one name are consistent with each other; different names may be read at different
     /// times.
     ///
-    /// A cycle that is listed was confirmed by a second snapshot, and the list of cycles may be
-    /// incomplete: see [`LockTable::wait_cycles`]. A read-only store shows its leases.
+    /// Each listed cycle was confirmed by a second snapshot, but the list of cycles may be
+    /// incomplete: see [`LockTable::wait_cycles`]. A read-only store lists only the leases in its
+    /// rows.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -73,8 +74,8 @@ impl Store {
         locks.map(|locks| locks.manager.summary(&locks.clock(), listed)).unwrap_or_default()
     }
 
-    /// The unexpired leases in the rows. A corrupt row is an error only for the name `needed`;
-    /// `verify` reports the others.
+    /// The unexpired leases in the rows. A corrupt row is an error only if it is that of the name
+    /// `needed`; `verify` reports all.
     fn leases_on_disk(&self, needed: Option<&str>) -> Result<Vec<LockEntry>> {
         self.inner.check_open()?;
         let mut entries = Vec::new();

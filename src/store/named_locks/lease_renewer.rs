@@ -2,9 +2,9 @@
 //! the rows of dropped ones. [`renew_leases`](super::renew_leases) is what it does.
 //!
 //! It starts with the first lease. Dropping a guard passes the lock on in memory and leaves the row
-//! to this thread, so dropping never waits. The next holder removes the row as well, and does not
-//! wait for this thread. When the store closes, the thread ends, and the closing thread removes the
-//! rows that are left.
+//! to this thread, so dropping never waits. If the next holder still finds the row, it removes the
+//! row itself, and does not wait for this thread. When the store closes, the thread ends, and the
+//! closing thread removes the rows that are left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,8 @@ pub(super) struct State {
 }
 
 impl LeaseRenewer {
-    /// Renews a lease with a guard from here on. Must be called after [`LeaseRenewer::start`].
+    /// From here on the thread renews this lease of a guard, if `auto_renew` is set. Must be called
+    /// after [`LeaseRenewer::start`].
     pub fn watch(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
         if !grant.with_lease(|lease| lease.auto_renew).unwrap_or(false) {

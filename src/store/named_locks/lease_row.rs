@@ -49,7 +49,7 @@ impl LeaseRow {
         LockHolder { pid: self.pid, application_name: self.label.clone(), thread: self.thread.clone() }
     }
 
-    /// The time left by the wall clock.
+    /// The time that is left by the wall clock, from zero to the whole time to live.
     pub(in crate::store) fn remaining(&self, unix_millis: u64) -> Duration {
         let ends = self.since_ms.saturating_add(self.ttl_ms);
         Duration::from_millis(ends.saturating_sub(unix_millis).min(self.ttl_ms))
@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    /// Never edit a line: a new format gets lines of its own.
+    /// Never edit the expected bytes: a new format gets lines of its own.
     #[test]
     fn golden_bytes_of_leases() {
         let bytes = encode_leases(&[row()]);

@@ -3,15 +3,16 @@
 //! A row `lock/<name>` in the catalog's keyspace has the lease holders of the name: mode, token,
 //! wall clock at the grant or the last renewal, and time to live. Ordinary durable transactions
 //! change it, each entry by its token and never by the name alone. So a late release cannot end a
-//! later grant. After opening, memory decides, and the rows follow.
+//! later grant. Opening the store reads the rows. From then on the lock manager decides in memory
+//! who holds a lock, and the rows only record it.
 //!
-//! **Time.** The process that granted the lease measures it by the monotonic clock.
-//! Opening computes once, by the wall clock, how much is left, between zero and the whole time, and
+//! **Time.** The process that granted the lease measures it by the monotonic clock. Each later
+//! opening computes once, by the wall clock, how much is left, between zero and the whole time, and
 //! counts that by the monotonic clock. Timestamps of the oracle are not used: they lag, jump, and
 //! may not advance.
 //!
-//! While a row is being written its lease does not expire. The result of the write decides whether
-//! it is valid.
+//! While its row is being written, a lease does not expire. The result of the write decides whether
+//! the lease is valid.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use crate::store::txn::Txn;
 use crate::timestamp::Timestamp;
 use crate::value::Value;
 
-/// Lease rows that one transaction changes at most.
+/// The maximum number of lease rows that one transaction changes.
 const LEASE_ROWS_PER_TXN: usize = 256;
 
 /// The lease rows of a store. Transactions of the store read and change them.
@@ -45,9 +46,10 @@ impl<'a> LeaseRows<'a> {
         Self { store }
     }
 
-    /// Changes the row of a name, durably: removes the entries with the tokens `removed` and adds
-    /// `put`. If `keeps_time`, the entry that `put` replaces keeps its duration. Returns the commit
-    /// timestamp.
+    /// Changes the row of a name, durably: removes the entries with the tokens `removed`, and adds
+    /// `put`, or replaces the entry with its token. If `keeps_time`, the duration in the replaced
+    /// entry stays. Commits only while `fence` is valid. Returns the commit timestamp, or the read
+    /// timestamp if nothing was to be changed.
     pub(in crate::store) fn update(
         self,
         name: &str,
@@ -77,7 +79,8 @@ impl<'a> LeaseRows<'a> {
             } else if before.is_some() {
                 txn.delete(&catalog, &key)?;
             } else {
-                // Another transaction has removed the row; its commit may not be durable yet.
+                // Another transaction has removed the row. `rollback` waits until its commit is
+                // durable.
                 let seen = txn.read_ts();
                 return txn.rollback().map(|()| seen);
             }
@@ -85,8 +88,8 @@ impl<'a> LeaseRows<'a> {
         })
     }
 
-    /// The holders in the row of a name, if it exists. A corrupt row makes requests of the name
-    /// fail.
+    /// The holders in the row of a name, if it exists. If it is corrupt, requests of the name fail
+    /// from here on.
     fn load(self, txn: &mut Txn, name: &str) -> Result<Option<Vec<LeaseRow>>> {
         let key = lock_key(name);
         let row = txn.get_for_update(&self.store.inner.catalog.keyspace(), &key);
@@ -103,8 +106,8 @@ impl<'a> LeaseRows<'a> {
     /// others; it stays until [`Store::force_unlock`].
     pub(in crate::store) fn remove(self, ended: &[Arc<Grant>]) -> Result<()> {
         if ended.iter().any(|grant| grant.in_flight_commits() > 0) {
-            // The commits that were decided before the end may include the ones that write these
-            // rows.
+            // Commits in flight may include those that write these rows. Without the drain, a row
+            // could be written after its removal.
             self.store.lock_authority()?.drain()?;
         }
         let mut damaged = Ok(());
@@ -116,7 +119,7 @@ impl<'a> LeaseRows<'a> {
         damaged
     }
 
-    /// Returns the corruption among the rows, after the others are removed.
+    /// Removes the rows that can be read. The inner result is the corruption of a row that cannot.
     fn remove_batch(self, ended: &[Arc<Grant>]) -> Result<Result<()>> {
         let (catalog, mut damaged) = (self.store.inner.catalog.keyspace(), Ok(()));
         let mut txn = self.begin()?;
@@ -163,7 +166,7 @@ impl<'a> LeaseRows<'a> {
         Ok(())
     }
 
-    /// Calls `see` for the row of each name, or with the error of reading it. Fails if the rows
+    /// Calls `see` with the row of each name, or with the error of reading it. Fails if the rows
     /// cannot be listed.
     pub(in crate::store) fn for_each(
         self,
@@ -212,7 +215,8 @@ fn damaged(row: &RowKey, why: &Error) -> Error {
     ErrorKind::Corruption(format!("lease row \"{name}\" cannot be read: {why}")).into()
 }
 
-/// Repeats a change after a conflict: at its commit or, in a large transaction, before.
+/// Repeats a change until it succeeds without a conflict. A large transaction may meet one before
+/// its commit.
 fn retry_conflicts<T>(mut change: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match change() {
@@ -230,8 +234,8 @@ fn lease_txn_options() -> TxnOptions {
 mod tests {
     use super::*;
 
-    /// The transaction that writes a lease removes those that it excludes, so only this test can
-    /// have two.
+    /// The transaction that writes a lease removes those that it excludes, so only a test can have
+    /// two that exclude each other.
     #[test]
     fn of_conflicting_leases_the_greatest_token_wins() {
         let memory = crate::engine::sim::SimStorage::new();

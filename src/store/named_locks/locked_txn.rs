@@ -1,7 +1,7 @@
 //! Transactions under a named lock.
 //!
 //! The lock is acquired before the first attempt and held during all of them, so attempts of
-//! different callers do not conflict. Every attempt is fenced.
+//! callers that exclude each other do not conflict. Every attempt is fenced.
 //!
 //! The leader of the commit pipeline releases the lock when the commit is visible, before the sync.
 //! The next holder continues while this caller waits for durability. This is as safe as reading a
@@ -21,13 +21,12 @@ use crate::store::txn::Txn;
 use crate::store::txn::retry::{NestingGuard, RetryLoop};
 
 impl Store {
-    /// [`Store::transact_with`] under a named lock. It acquires the lock and holds it during all
-    /// attempts. It commits only while the lock is held, and releases it as soon as the commit is
-    /// visible.
+    /// [`Store::transact_with`] under a named lock: acquires the lock, holds it during all
+    /// attempts, commits only while it is held, and releases it as soon as the commit is visible.
     ///
-    /// The call returns when the commit is as durable as requested. The next holder continues in
-    /// the meantime, so that callers of one name share syncs. `LockOptions::exclusive()` waits for
-    /// the lock at most 30 seconds. The limits of retries count from the grant.
+    /// The call returns when the commit is as durable as requested. The next holder need not wait
+    /// for this, so callers of one name share syncs. `LockOptions::exclusive()` waits for the lock
+    /// at most 30 seconds. The limits of retries in `txn` count from the grant, not from the call.
     ///
     /// The closure must have no effect outside of the store: what it reads is provisional until
     /// this returns, as in [`Store::transact`]. For a lock over several transactions use a guard
@@ -80,7 +79,8 @@ impl Store {
         Ok(TxnLock { fence, request: Arc::new(request) })
     }
 
-    /// Releases the lock unless a commit has, and drops what its grant has left.
+    /// Releases the lock if the commit has not done so, and removes from the entry of its name what
+    /// no later grant must wait for.
     pub(crate) fn release_txn_lock(&self, under: &TxnLock) {
         under.request.release();
         if let (Some(locks), Ok(authority)) = (&self.inner.locks, self.lock_authority()) {

@@ -7,9 +7,10 @@
 //!   fence ──> condition of a transaction ──> checked by the leader of the commit pipeline
 //! ```
 //!
-//! How a lost lock rejects a commit: `Txn::fence` adds the grant to the transaction. The submission
-//! counts itself in the grant's word (`InFlightFences`). The leader reads
-//! `InFlightFences::first_lost` when it decides. The coordinator turns the rejection into
+//! How the end of a grant rejects a fenced commit: `Txn::fence` adds the grant to the conditions of
+//! the transaction. Before the commit is queued, `InFlightFences` counts it in the grant as in
+//! flight. The leader calls `InFlightFences::first_lost` when it decides the commit, and rejects it
+//! if the grant has ended. The coordinator turns the rejection into
 //! [`LockLost`](crate::ErrorKind::LockLost). A transaction that only reads checks its grants when
 //! it ends.
 //!

@@ -12,11 +12,12 @@ pub(in crate::store) const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(
 /// The maximum length of [`LockOptions::reason`], in bytes.
 pub const MAX_LOCK_REASON_BYTES: usize = 255;
 
-/// How long a request waits in the queue. By default 30 seconds, as
-/// [`Store::lock`](crate::Store::lock) does.
+/// How long a request waits in the queue. The default is at most 30 seconds, as for
+/// [`Store::lock`](crate::Store::lock).
 ///
-/// A call may take a sync longer than that: if the previous holder committed something that is not
-/// durable yet, and to write the row of a lease.
+/// A wait for a sync may follow, which this does not limit: if the previous holder committed
+/// something that is not durable yet, or if the request or the previous holder has a lease, whose
+/// row must be written or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockWaitPolicy {
@@ -94,10 +95,10 @@ impl LockOptions {
         Self { mode: LockMode::Shared, ..Self::default() }
     }
 
-    /// At most this number of holders; at least 1. All requests that hold or wait for a name must
-    /// have the same number, and none may be shared: others fail with
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). An exclusive request
-    /// excludes all of them.
+    /// At most `permits` holders; `permits` is at least 1. The requests that hold or wait for one
+    /// name cannot be both shared requests and semaphores, nor semaphores of different numbers: the
+    /// later request fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument).
+    /// Exclusive requests are possible beside each kind, and exclude all others.
     pub fn semaphore(permits: u32) -> Self {
         Self { mode: LockMode::Semaphore(permits), ..Self::default() }
     }
@@ -119,16 +120,17 @@ impl LockOptions {
         Self { reason: Some(reason.into().into_boxed_str()), ..self }
     }
 
-    /// Makes the lock outlast its process: it is held until it is released or this time has passed.
-    /// From 100 milliseconds to 366 days, in whole milliseconds. While the guard exists, a
-    /// background thread renews the lease at half of its time. Not for semaphores.
+    /// Makes the lock outlast its process: it is held until it is released, or until `duration` has
+    /// passed since the grant or the last renewal. `duration` is from 100 milliseconds to 366 days,
+    /// and counts in whole milliseconds. While the guard exists, a background thread renews the
+    /// lease when half of the time has passed. A semaphore cannot have a lease.
     ///
     /// A lease is a row on disk, so its grant, renewal and release take a durable commit each.
     ///
-    /// In the process of the grant, the monotonic clock measures the time. It does not advance
-    /// while the machine sleeps. A later process computes the time that is left once, by the wall
-    /// clock, when it opens the store. It is never more than the whole time. It is shorter than it
-    /// should be only if that clock was set ahead.
+    /// The process that was granted the lock measures the time by the monotonic clock, which does
+    /// not advance while the machine sleeps. A later process computes once, when it opens the
+    /// store, how much time is left by the wall clock. That is never more than `duration`, and it
+    /// is too short only if the wall clock was set ahead.
     ///
     /// The time starts before the row is written. If the write takes longer than the lease, the
     /// call returns [`ErrorKind::LockLost`](crate::ErrorKind::LockLost).
@@ -137,8 +139,9 @@ impl LockOptions {
     }
 
     /// Whether the store renews the lease while the guard exists; it does by default. Without
-    /// renewal the lock is free for the next request after its time. A transaction that was
-    /// [fenced](crate::Txn::fence) before commits until there is such a request.
+    /// renewal, the lease expires, and the next request is granted the lock. A transaction that was
+    /// [fenced](crate::Txn::fence) before the expiry can commit until such a request, or something
+    /// else, ends the grant.
     pub fn auto_renew(self, renew: bool) -> Self {
         Self { auto_renew: renew, ..self }
     }

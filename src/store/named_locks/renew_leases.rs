@@ -15,15 +15,17 @@ use crate::store::named_locks::state::NamedLocks;
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 impl NamedLocks {
-    /// Renews a lease, durably, to expire `time` from the present. `None` keeps its duration, even
-    /// if another renewal changes that concurrently.
+    /// Renews a lease, durably, to expire when `time` has passed since this call. With `None` it is
+    /// renewed for its own duration; if another renewal changes this concurrently, for the changed
+    /// one.
     pub fn renew_lease(&self, rows: LeaseRows<'_>, grant: &Arc<Grant>, time: Option<Duration>) -> Result<()> {
         if !grant.is_ready() {
             let what = format!("lock {} has no token yet: its conversion is incomplete, call it again", grant.target());
             return Err(Error::invalid(what));
         }
         let now = self.env.elapsed();
-        // From here on it does not expire, but it may have ended already.
+        // The counted write keeps the lease from expiring from here on. Its grant may have ended
+        // before, which is checked below.
         let begun = grant.with_lease(|lease| {
             let stands = lease.row_writes_in_flight > 0 || lease.expires_at > now;
             lease.row_writes_in_flight += u32::from(stands);
@@ -73,7 +75,7 @@ impl NamedLocks {
 }
 
 impl Store {
-    /// Starts the thread, if it has not been started.
+    /// Starts the lease renewer, if it has not been started.
     pub(super) fn start_lease_renewer(&self) -> Result<()> {
         let (locks, background) = (self.named_locks()?, self.background_handle());
         locks.renewer.start(&*self.inner.env, move || run(&background))
@@ -142,7 +144,8 @@ fn renew_at(grant: &Grant) -> Duration {
     grant.lease().map_or(Duration::MAX, |lease| lease.expires_at.saturating_sub(lease.duration / 2))
 }
 
-/// Renews a lease if half of it has passed. Returns the time of the next attempt after a failure.
+/// Renews a lease if half of its time has passed. After a failure, returns the time of the next
+/// attempt; [`Duration::MAX`] if the error ends the lease or the store.
 fn renew_if_due(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     let now = store.inner.env.elapsed();
     let (lease, locks) = (grant.lease()?, store.inner.locks.as_ref()?);

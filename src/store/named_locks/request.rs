@@ -20,7 +20,7 @@ use crate::waiter::Waiter;
 
 /// An error names at most this number of holders.
 const HOLDERS_IN_ERROR_MAX: usize = 8;
-/// Longer waits are logged as warnings.
+/// Waits that were longer than this are logged as warnings, others as debug events.
 #[cfg(feature = "tracing")]
 const LOG_WAIT_AFTER: Duration = Duration::from_secs(1);
 
@@ -62,7 +62,7 @@ impl NamedLocks {
         options.check()?;
         let now = self.env.elapsed();
         let owner = || Requester { origin: asker(), reason: options.reason.clone(), requested_at: now };
-        // The time to live starts when the row is written.
+        // `expires_at` and `renewed_at_ms` are set when the lease row has been written.
         let lease = options.lease.map(|time| Lease {
             duration: time,
             expires_at: Duration::MAX,
@@ -75,7 +75,7 @@ impl NamedLocks {
         let waiter = waiter.filter(|_| options.wait != LockWaitPolicy::NoWait);
         match self.manager.request(name, options.mode, owner, lease, (now, waiter)) {
             Ok(grant) => {
-                // Counts as a wait even if it has been granted since.
+                // A request with a waiter had to wait, even if it has been granted since.
                 if grant.waiter().is_some() {
                     self.manager.metrics.wait_started(options.mode);
                 }
@@ -140,8 +140,9 @@ impl NamedLocks {
         ErrorKind::LockNotAvailable(Box::new(self.held_by(target, (options.mode, 0), None, Duration::ZERO))).into()
     }
 
-    /// The error of a request with this mode and id. Its own grant is not among the holders, which
-    /// matters for a conversion.
+    /// The error of a request of this mode that was not granted, with the present holders. The
+    /// grant with this `id` is not among them: a conversion has the id of the shared grant that it
+    /// would replace.
     pub fn held_by(
         &self,
         target: &LockTarget<'_>,

@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::lock_manager::{LockManager, LockTableContext};
 use crate::store::named_locks::lease_renewer::LeaseRenewer;
 
-/// The named locks of a store. Guards share it with the store; it does not keep the store open.
+/// The named locks of a store. The guards share this value with the store; it does not keep the
+/// store open.
 pub(crate) struct NamedLocks {
     pub manager: Arc<LockManager>,
     pub env: Arc<dyn Env>,
@@ -47,15 +48,15 @@ impl NamedLocks {
         self.manager.totals(self.env.elapsed())
     }
 
-    /// Must be called after reading the lock manager, because a closed store has dropped its
-    /// entries.
+    /// Must be called after the lock manager was read, not before: closing the store drops the
+    /// manager's entries, so what was read may be incomplete.
     pub fn check_open(&self) -> Result<()> {
         self.manager.closed().map_or(Ok(()), |why| Err(Error::closed(why)))
     }
 }
 
 /// Reads the monotonic clock and the wall clock for the same time. A thread may be delayed between
-/// the two readings, so they are repeated until they are close together.
+/// the two readings, so they are repeated, up to twenty times, until they are close together.
 fn read_clocks_together(env: &dyn Env) -> (Duration, u64) {
     const CLOSE: Duration = Duration::from_micros(100);
     const READINGS: usize = 20;

@@ -7,7 +7,7 @@ use crate::lock_manager::RequestHandle;
 use crate::store::named_locks::fence::Fence;
 use crate::store::txn::Txn;
 
-/// The lock of all attempts of a call.
+/// The lock under which all attempts of one call run.
 #[derive(Clone)]
 pub(crate) struct TxnLock {
     pub(super) fence: Fence,

@@ -81,7 +81,7 @@ impl ColumnCursor {
     /// Lends cells instead of reading a page: calls `see` with unread cells, from the front on,
     /// until it returns `false`. Does nothing if cells are buffered at the front, or if the engine
     /// cannot lend cells. The snapshot keeps in memory what it reads during the call, so one call
-    /// visits no more cells than the largest page has.
+    /// visits at most as much as the largest page has.
     ///
     /// Returns whether another call may visit more cells. If `see` panics, the cursor is at its
     /// end.
@@ -109,7 +109,7 @@ impl ColumnCursor {
         Ok(has_more)
     }
 
-    /// The last row that this end has read; `None` if the whole range is read.
+    /// The last row that this end has buffered; `None` without one, or if the whole range is read.
     pub fn read_up_to(&self, backwards: bool) -> Option<&[u8]> {
         let (near, _) = self.ends(backwards);
         self.unread.as_ref().and_then(|_| near.cells.last()).map(|(row, _)| row)

@@ -7,8 +7,8 @@ use crate::keys::prefix_successor;
 use crate::row::{KeyspaceId, RowKey};
 use crate::store::keyspace::Keyspace;
 
-/// A range of keys: any range type of the standard library over a type that is bytes, or a pair of
-/// [`Bound`]s.
+/// A range of keys: any range type of the standard library, or a pair of [`Bound`]s, whose bounds
+/// are `AsRef<[u8]>`.
 pub trait KeyRange {
     /// The lower bound.
     fn start(&self) -> Bound<&[u8]>;

@@ -17,7 +17,7 @@ use crate::write_set;
 pub struct MergeCursor {
     pub versions: ColumnCursor,
     pub over: Option<Box<Overlay>>,
-    /// An error of the call that created the scan.
+    /// An error of the call that created the scan, for its first row.
     pub failed: Option<Error>,
     /// Whether the scan has ended.
     pub ended: bool,

@@ -19,8 +19,9 @@ use crate::value::Value;
 /// created or dropped later.
 ///
 /// A snapshot keeps what it shows from garbage collection. It expires when its state was replaced
-/// longer than [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age) ago; its
-/// reads then return [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
+/// longer than [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age) ago; a
+/// snapshot of [`Store::snapshot_at`] expires that long after the call. Its reads then return
+/// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
 #[derive(Clone)]
 pub struct Snapshot {
     pub(in crate::store) reader: Arc<ActiveReader>,
@@ -38,7 +39,7 @@ impl Snapshot {
     }
 
     /// The same snapshot with a label, which identifies it in [`Store::active_transactions`] and in
-    /// the event of its expiry.
+    /// the log event that reports its expiry.
     #[must_use]
     pub fn with_label(&self, label: &'static str) -> Self {
         let ActiveReader { view, started_at: began, .. } = &*self.reader;

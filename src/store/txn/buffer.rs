@@ -49,7 +49,7 @@ pub(in crate::store) struct TxnBuffer {
     /// The size of `undo`.
     undo_bytes: usize,
     pub(in crate::store) large: Option<Box<dyn LargeTxn>>,
-    /// Set once the transaction cannot commit; every later call then fails.
+    /// Set once the transaction cannot commit any more: reads, writes and the commit then fail.
     aborted: Option<AbortReason>,
     /// The lock grants that must be valid at the commit.
     fences: Fences,
@@ -142,7 +142,7 @@ impl TxnBuffer {
         }
     }
 
-    /// What a large transaction has locked so far, for a scan; otherwise `None`.
+    /// For a scan: the rows that the transaction has locked so far, if it is large.
     pub(in crate::store) fn large_writes(&self, engine: &dyn Engine) -> Result<Option<LargeWrites>> {
         let view = || Ok(LargeWrites { view: engine.snapshot()?, txn: self.id });
         self.large.as_ref().map(|_| view()).transpose()
@@ -226,9 +226,10 @@ impl TxnBuffer {
         Ok(commit_ts)
     }
 
-    /// Ends a transaction that cannot commit any more. Every later call fails: with the same
-    /// conflict, or with an error that has the text of `why`. The locks of a large transaction are
-    /// released in the background.
+    /// Ends a transaction that cannot commit any more. Later reads, writes and the commit fail:
+    /// with the same conflict, or with an error that has the text of `why`. The locks of a large
+    /// transaction are released in the background, except after an undetermined commit, which may
+    /// have taken effect.
     pub(in crate::store) fn abort(&mut self, why: &Error) {
         self.large = None;
         self.aborted = Some(match why.conflict() {
@@ -249,7 +250,7 @@ impl TxnBuffer {
         let Some((position, undo)) = position.and_then(|at| Some((at, self.savepoints.get(at)?.1))) else {
             return Err(Error::invalid("the savepoint is no longer valid"));
         };
-        // Read before anything is changed: an error leaves the transaction as it was.
+        // Read before anything is changed, so that an error leaves the transaction as it was.
         let locked = self.large_writes(engine)?;
         let mut restored = Vec::with_capacity(self.undo.len() - undo);
         for (row, before) in self.undo.get(undo..).unwrap_or_default().iter().rev() {

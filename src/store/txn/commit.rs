@@ -61,7 +61,8 @@ impl Txn {
             }
             Err(why) if why.is_retryable() => {
                 let conflict = why.conflict_mut();
-                // A conflict that aborted the transaction before this call was counted then.
+                // A conflict that aborted the transaction before this call was counted when it
+                // occurred.
                 if let Some(conflict) = conflict.filter(|_| !was_aborted) {
                     self.store.fill_conflict_names(conflict);
                     conflict.read_ts = self.reader.view.read_ts;

@@ -32,7 +32,8 @@ use crate::value::Value;
 ///
 /// A transaction reads the state that the store had when it began, with its own writes applied.
 /// [`Txn::commit`] makes all of its writes visible atomically, or none. If two transactions overlap
-/// and write the same row, the first to commit wins; the other gets [`ErrorKind::Conflict`].
+/// and write the same row, the first to commit wins, or a large transaction that has locked the row
+/// before; the other gets [`ErrorKind::Conflict`].
 ///
 /// Snapshot isolation permits *write skew*: two transactions that each read what the other writes
 /// may both commit. Reading a row with [`Txn::get_for_update`] prevents write skew on that row.
@@ -44,10 +45,10 @@ use crate::value::Value;
 ///
 /// From then on, other transactions that write these rows get a conflict even before the large
 /// transaction commits. Its own writes may return [`ErrorKind::Conflict`]: that error aborts the
-/// large transaction, and every later call returns it again. Reading or rewriting a locked row
-/// reads the disk. Rows that are undone by a savepoint stay locked until the transaction ends.
-/// After the commit the background lock cleanup turns the locks into versions; no call waits for
-/// it.
+/// large transaction, and later reads, writes and the commit return it again. Reading or rewriting
+/// a locked row reads the disk. Rows that are undone by a savepoint stay locked until the
+/// transaction ends. After the commit the background lock cleanup turns the locks into versions; no
+/// call waits for it.
 ///
 /// Dropping a transaction rolls it back, without an error and without waiting.
 #[must_use = "a transaction that is dropped is rolled back"]
@@ -57,8 +58,8 @@ pub struct Txn {
     pub(in crate::store) buffer: TxnBuffer,
     pub(in crate::store) options: TxnOptions,
     pub(in crate::store) attempt: Option<AttemptGuard>,
-    /// Whether the transaction is an attempt of `transact`. The slow log then has an entry for the
-    /// whole call, and none for the attempt.
+    /// Whether the transaction is an attempt of `transact`. If so, the slow log has no entry for
+    /// this attempt, but one for the whole call.
     pub(in crate::store) is_attempt: bool,
     /// Set by the commit, successful or not.
     ended: Option<TxnEnd>,
@@ -106,8 +107,8 @@ impl Txn {
         self.store.record_conflict(&self.reader, locked)
     }
 
-    /// Aborts the transaction. Returns the error; a conflict gets the names of its keyspace and of
-    /// the other transaction.
+    /// Aborts the transaction. Returns `why`; if it is a conflict, with the names of its keyspace
+    /// and of the other transaction.
     fn abort(&mut self, why: Error) -> Error {
         let why = self.store.with_conflict_names(why);
         self.buffer.abort(&why);
@@ -190,8 +191,8 @@ impl Txn {
     /// Deletes every row that the transaction sees in a range, own writes included. Returns the
     /// number of rows.
     ///
-    /// It is a [`Txn::delete`] of each row: the commit deletes all of them or none, and it takes
-    /// the time and memory of as many writes. If another transaction writes one of these rows
+    /// This is a [`Txn::delete`] of each row: it takes the time and memory of as many writes, and
+    /// the commit deletes all of them or none. If another transaction writes one of these rows
     /// meanwhile, that is a conflict. A row that another transaction inserts into the range is not
     /// a conflict, and stays. To empty a whole keyspace in one step use
     /// [`Store::truncate_keyspace`].
@@ -237,13 +238,13 @@ impl Txn {
     }
 
     /// Sets a savepoint. From the first savepoint on the transaction keeps in memory what each
-    /// write replaces, within
+    /// write replaces, which counts towards
     /// [`Builder::max_transaction_bytes`](crate::store::Builder::max_transaction_bytes).
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint { number: self.buffer.savepoint(), txn: self.id }
     }
 
-    /// Undoes every write since the savepoint. The savepoint stays valid; later ones become
+    /// Undoes every write since the savepoint. The savepoint stays valid; those set after it become
     /// invalid.
     ///
     /// # Errors

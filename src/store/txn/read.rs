@@ -57,18 +57,18 @@ impl Txn {
         Ok(self.get(keyspace, key)?.is_some())
     }
 
-    /// The value of a row, validated again at commit. The call is optimistic: it takes no lock and
-    /// does not wait.
+    /// The value of a row. The commit checks that no other transaction has written the row since.
+    /// The call is optimistic: it takes no lock and does not wait.
     ///
     /// For conflicts, this read counts as a write of the row. If two transactions overlap, and each
     /// writes the row or reads it by this call, the first to commit wins. The other one gets
-    /// [`ErrorKind::Conflict`], but not before its commit. The row may be absent.
+    /// [`ErrorKind::Conflict`] at its commit. Only a [large
+    /// transaction](crate::store::Builder::large_transaction_bytes) may get it earlier, because it
+    /// locks the row before its commit, like the rows that it writes. The row may be absent.
     ///
     /// In PostgreSQL, MySQL and RocksDB's `TransactionDB`, a read "for update" takes a lock that
     /// other transactions wait for. RocksDB's `OptimisticTransactionDB` checks at commit, as here.
-    /// Only a [large transaction](crate::store::Builder::large_transaction_bytes) locks the row
-    /// before its commit, like the rows that it writes; a conflict may then abort the transaction
-    /// before its commit. To protect a range against inserts, use a [guard
+    /// To protect a range against inserts, use a [guard
     /// row](crate::cookbook#a-range-that-must-not-change).
     ///
     /// # Errors

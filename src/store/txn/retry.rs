@@ -24,7 +24,7 @@ thread_local! {
     static TRANSACT_DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How long an inner `transact` waits for row locks, over all its attempts.
+/// How long an inner `transact` waits for row locks at most, over all its attempts.
 const NESTED_WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(in crate::store) struct NestingGuard;
@@ -182,9 +182,9 @@ impl RetryLoop {
         let mut wait = AdmissionWait::default();
         if let Some((rows, conflict)) = self.before.as_ref().and_then(|(rows, why)| Some((rows, why.conflict()?))) {
             // An inner call must not wait in row queues, because the outer call may have a ticket
-            // there. It waits for row locks only up to the timeout, because a lock may belong to
-            // the outer call, if that is a large transaction. Neither limit is needed on a shared
-            // engine, which has no row queues and no large transactions.
+            // there. It waits for row locks for `NESTED_WAIT_TIMEOUT` at most, because a lock may
+            // belong to the outer call, if that is a large transaction. A shared engine has no row
+            // queues and no large transactions, so there these limits are not needed.
             let has_all_waits = outermost || !inner.coordinator.is_exclusive();
             if has_all_waits || self.history.waited.row_lock < NESTED_WAIT_TIMEOUT {
                 let rows = if has_all_waits { rows.as_slice() } else { &[] };

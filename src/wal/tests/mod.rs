@@ -19,7 +19,7 @@ const IDENTITY: u64 = 0x1D;
 
 type Frame = (u64, Vec<u8>);
 
-/// A payload that no other tag has.
+/// A payload that is different for each tag.
 fn payload(tag: u64, bytes: usize) -> Vec<u8> {
     let mut choices = SplitMix64::new(tag);
     let mut payload = Vec::with_capacity(bytes + 8);

@@ -128,7 +128,7 @@ impl Model {
         self.end_incarnation();
     }
 
-    /// Ends the process, and perhaps the machine.
+    /// Ends the process by a kill, perhaps with an eviction, or by a power cut.
     fn end_incarnation(&mut self) {
         if self.one_in(3) {
             self.disk.kill();

@@ -23,7 +23,7 @@ fn fence_of_another_store_is_refused() {
     drop(guard);
     txn.commit().unwrap();
     assert_eq!(world.get("k").as_deref(), Some("v"));
-    // The same directory, opened again, is also another store.
+    // The same storage, opened again, also counts as another store.
     let (memory, guard) = (world.memory.clone(), world.store.lock("n").unwrap());
     let fence = guard.fence();
     world.store.close().unwrap();

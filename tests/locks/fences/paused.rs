@@ -76,7 +76,7 @@ fn with_a_fence_paused_holders_lose_no_update() {
     assert_nothing_is_undone(10_000, |taken| run(taken, true, 10_000));
 }
 
-/// A file outside of the store that accepts only tokens not below the last accepted one.
+/// A file outside of the store that refuses each token below the last accepted one.
 struct Register(PathBuf);
 
 impl Register {

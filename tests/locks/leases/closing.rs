@@ -1,5 +1,5 @@
-//! `close` during the grant or release of a lease. A request that got no token must leave no row,
-//! which would block later ones.
+//! `close` during the grant or release of a lease. A request that got no token must leave no row:
+//! the row would block later requests.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;

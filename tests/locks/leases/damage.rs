@@ -101,8 +101,8 @@ fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<
     assert!(store.force_unlock("bad", Timestamp::from_u64(12345)).unwrap(), "any token");
     assert!(!has_row(&memory.exclusive_engine(), "bad"));
     if let Some(guard) = guard {
-        // The forced unlock with another token has deleted the row, but has not ended the grant of
-        // the guard: that needs the grant's own token.
+        // The forced unlock with another token has deleted the row. It has not ended the grant of
+        // the guard, because only the grant's own token does so.
         assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(token));
         assert!(store.force_unlock("bad", token).unwrap());
         assert!(!guard.is_held());
@@ -147,7 +147,7 @@ fn of_two_conflicting_leases_in_a_row_the_later_wins() {
     assert_eq!(store.attach_lock("both", tokens[1]).unwrap().token(), tokens[1]);
 }
 
-/// Opening reads the lease rows once, page by page, and makes no more writes than without leases.
+/// Opening reads the lease rows once, page by page. Leases do not add writes to it.
 #[test]
 fn opening_reads_each_row_of_leases_once() {
     const MANY: usize = 10_000;
@@ -178,8 +178,8 @@ fn opening_reads_each_row_of_leases_once() {
     assert_eq!(world.store.lock_table().unwrap().held, MANY + 1);
 }
 
-/// Opens a store with very many leases. In at least one of ten attempts, opening must take at most
-/// a second longer than without leases.
+/// Opens a store with very many leases. Opening must take at most a second longer than without
+/// leases, in one of ten attempts at least.
 #[cfg(feature = "rocks")]
 pub fn with_very_many(look: impl FnOnce(Store, &Clocks, Timestamp, usize)) {
     const MANY: usize = 100_000;

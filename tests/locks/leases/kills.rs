@@ -16,7 +16,7 @@ const DIRECTORY: &str = "PERCOLITE_TEST_DIRECTORY";
 /// A child that is not killed exits after this time.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// In a child process: its number and its directory.
+/// The number and the directory of this child process; `None` in the parent.
 fn child() -> Option<(u64, PathBuf)> {
     let number = std::env::var(CHILD).ok()?.parse().unwrap();
     Some((number, std::env::var_os(DIRECTORY)?.into()))

@@ -41,7 +41,7 @@ fn release_on_a_failed_store_is_an_error() {
     }
 }
 
-/// A guard with an expired lease, and its store behind a gate.
+/// A guard with an expired lease, its store, and a gate that can block the store's syncs.
 fn expired() -> (Arc<Gate>, Store, LockGuard) {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));

@@ -46,7 +46,7 @@ impl Gate {
         self.state.lock().waiting > 0
     }
 
-    /// Whether a lease row was written since the gate was shut and its sync waits.
+    /// Whether a lease row was written since the gate was shut, and a sync waits.
     pub fn holds_a_lease(&self) -> bool {
         let state = self.state.lock();
         state.written > 0 && state.waiting > 0

@@ -13,11 +13,11 @@ pub const THEN: u64 = 1_763_726_400_000;
 pub const HOUR: Duration = Duration::from_secs(3600);
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A wait of at most this time, such as that of a sync that is delayed for others, ends when real
-/// time has passed, and then moves the clocks.
+/// If a wait of at most this length ends because its length has passed in real time, it moves the
+/// clocks by its length.
 const SHORT: Duration = Duration::from_millis(50);
-/// A wait of at least this time also moves the clocks if it ends because real time has passed. That
-/// happens only if something is broken.
+/// A wait of at least this length does so, too. It ends because of real time only if something is
+/// broken.
 const LONG: Duration = Duration::from_secs(10);
 
 /// The runtime. Threads, sleep and random numbers are those of the system.
@@ -118,8 +118,8 @@ impl Clocks {
         self.state.lock().waiting > 0
     }
 
-    /// Whether a thread of this name is parked. A thread that is not parked yet misses the time
-    /// that passes.
+    /// Whether a thread of this name is parked. A thread that is not parked yet would miss the time
+    /// that [`Clocks::pass`] lets pass.
     pub fn is_parked(&self, thread: &str) -> bool {
         let alarms: Vec<_> = self.state.lock().alarms.iter().filter_map(Weak::upgrade).collect();
         let is_parked = |alarm: &Alarm| {

@@ -1,4 +1,5 @@
-//! Checks after a run that no writer under one lock waited for more than one batch of readers.
+//! Checks after a run that at most one batch of readers has passed each writer in the queue of one
+//! lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +17,9 @@ pub struct Turn {
     pub token: Timestamp,
 }
 
-/// No writer may wait for more than the requests ahead of it and one batch of readers. All requests
-/// must have been granted. Returns the number of requests that passed a writer.
+/// Checks that each writer waited at most for the requests ahead of it and for one batch of readers
+/// that passed it. All requests must have been granted. Returns the number of requests that passed
+/// a writer.
 #[track_caller]
 pub fn assert_one_batch_passes(mut turns: Vec<Turn>) -> usize {
     turns.sort_by_key(|turn| turn.token);
@@ -29,7 +31,7 @@ pub fn assert_one_batch_passes(mut turns: Vec<Turn>) -> usize {
         assert!(later.iter().all(|turn| turn.id > writer.id), "a writer has passed a request");
         let by: Vec<usize> = (0..place).filter(|at| turns[*at].id > writer.id).collect();
         // Only the newest request of each holder counts: the holder's earlier requests had ended
-        // before.
+        // before it was made.
         let ahead: BTreeMap<usize, u64> =
             earlier.iter().filter(|turn| turn.id < writer.id).map(|turn| (turn.holder, turn.id)).collect();
         let ahead = ahead.len() - usize::from(ahead.contains_key(&writer.holder));
@@ -64,7 +66,8 @@ fn around(turns: &[Turn], place: usize) -> std::ops::Range<usize> {
 mod tests {
     use super::*;
 
-    /// Requests in the order of their grants: holder (a writer in upper case) and request number.
+    /// Checks requests, listed in the order of their grants: the holder (a writer in upper case),
+    /// and the number of the request.
     fn check(turns: &[(&str, u64)]) -> usize {
         let turn = |(at, (who, id)): (usize, &(&str, u64))| Turn {
             holder: usize::from(who.as_bytes()[0]),

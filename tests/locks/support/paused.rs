@@ -1,5 +1,6 @@
-//! A set that nothing but a named lock protects. Each holder of the lock is paused until its lease
-//! has expired and the next holder has the lock.
+//! A set that nothing but a named lock protects. In some rounds the holder of the lock is paused
+//! until its lease has expired and the next holder has the lock, or another thread forces the lock
+//! away from it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub struct Set {
     pub fenced: bool,
     taken: Taken,
     clocks: Arc<Clocks>,
-    /// The newest token of a holder.
+    /// The newest token that any holder has got.
     newest: AtomicU64,
     /// The number of holders that are not finished.
     running: AtomicU64,
@@ -56,7 +57,7 @@ pub struct Tally {
     pub refused: u64,
     /// Rounds in which the next holder had the lock before this one wrote.
     pub outlived: u64,
-    /// The rounds of `outlived` in which this holder wrote nevertheless.
+    /// The rounds of `outlived` in which the write of this holder succeeded.
     pub late: u64,
 }
 
@@ -137,7 +138,8 @@ impl Set {
         }
     }
 
-    /// The number of acknowledged members that are not in the set.
+    /// The number of members that are acknowledged but not in the set, or in the set but not
+    /// acknowledged.
     pub fn missing(&self, tally: &Tally) -> u64 {
         let left = self.read();
         tally.added.iter().map(|(holder, added)| added.abs_diff(left.get(holder).copied().unwrap_or(0))).sum()

@@ -38,7 +38,8 @@ pub fn names(engine: &dyn Engine) -> Vec<String> {
     names
 }
 
-/// The row of one exclusive lease of an hour, in the format of the library's golden bytes.
+/// The bytes of a row with one exclusive lease of an hour, in the format that the library's golden
+/// bytes fix.
 pub fn row_bytes(token: Timestamp, since_ms: u64) -> Vec<u8> {
     let mut bytes = vec![1, 1, 0, 253];
     bytes.extend(token.to_u64().to_le_bytes());

@@ -1,4 +1,4 @@
-//! The lock statistics of random requests against the counts of a model.
+//! Compares the lock statistics of random requests with the counts of a model.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -15,7 +15,8 @@ use crate::support::{Asking, LIMIT, Random, asks, asks_with, until};
 
 const NAMES: [&str; 6] = ["one", "two", "three", "permits", "leased", "leased and shared"];
 const SEMAPHORE: usize = 3;
-/// Names from this index on have leases: the first exclusive ones, the second shared ones.
+/// The last two names, from this index on, have leases: the first of them exclusive ones, the
+/// second shared ones.
 const LEASED: usize = 4;
 const LEASE: Duration = Duration::from_secs(60);
 const REQUESTS: u32 = 1000;
@@ -68,7 +69,8 @@ struct Script {
     /// longer.
     longest: [Duration; 3],
     granted_later: [u64; 3],
-    /// Whether rows of expired leases are left for the next exclusive holder.
+    /// For each name, whether rows of expired leases are left for the next exclusive holder to
+    /// delete.
     left: [bool; NAMES.len()],
 }
 
@@ -348,7 +350,7 @@ fn assert_not_available(why: Error) {
 
 #[test]
 fn lock_stats_match_an_independent_count() {
-    // Without the sweep, which would delete rows of expired leases before they are taken over.
+    // The sweep does not run: it would delete rows of expired leases before they are taken over.
     let clocks = Clocks::new().without("percolite-bg");
     let mut script = Script {
         store: clocks.builder().in_memory().unwrap(),

@@ -15,7 +15,7 @@ fn refused(store: &Store, name: &str, options: LockOptions) -> bool {
     store.lock_with(name, options).is_err_and(|why| is_invalid(&why))
 }
 
-/// Every call with a name must refuse it.
+/// Every call that takes a name must refuse this one.
 fn refuses_name(store: &Store, name: &str) {
     let token = Timestamp::from_u64(1);
     let leased = LockOptions::exclusive().lease(DAY);

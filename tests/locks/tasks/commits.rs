@@ -1,4 +1,5 @@
-//! Transactions of tasks under a lock, and the durability that a later guard sees.
+//! Transactions that tasks run while a lock is held, and whether the commits that the next holder
+//! sees are durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -111,8 +112,8 @@ fn a_guard_after_a_call_waits_until_its_commit_is_durable() {
     });
 }
 
-/// Takes the lock when the call's commit is visible but not durable, and its lock is free. Cuts the
-/// power while the lock is held.
+/// The next holder gets the lock from the call while the call's commit is visible but not durable,
+/// so its request must wait for the sync. Then cuts the power while the next holder has its guard.
 fn cut_power_under_the_next_guard(protocol: CommitProtocol, waits_before: bool, world: &World, store: &AsyncStore) {
     let held = Steps::new(store.lock("n")).end().unwrap();
     let mut first = call(world, store, protocol);

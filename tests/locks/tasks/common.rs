@@ -186,7 +186,8 @@ pub fn waiting(store: &AsyncStore) -> usize {
     store.store().lock_table().unwrap().waiting
 }
 
-/// No lock is held or waited for, no lease row is left, and the lock can be taken.
+/// Checks that no lock is held or waited for, that no lease row is left, and that the lock can be
+/// taken.
 #[track_caller]
 pub fn assert_nothing_left(InMemory { store, memory }: &InMemory) {
     assert_free(store, memory);

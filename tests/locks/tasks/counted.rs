@@ -1,5 +1,5 @@
-//! The lock statistics of random requests of tasks against the counts of a model. The test polls
-//! all futures itself, so each step has one result.
+//! Compares the lock statistics of random requests of tasks with the counts of a model. The test
+//! polls all futures itself, so each step has one result.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::support::clocks::Clocks;
 
 const NAMES: [&str; 5] = ["one", "two", "permits", "leased", "leased and shared"];
 const SEMAPHORE: usize = 2;
-/// Names from this index on have leases: the first exclusive ones, the second shared ones.
+/// The last two names, from this index on, have leases: the first of them exclusive ones, the
+/// second shared ones.
 const LEASED: usize = 3;
 const LEASE: Duration = Duration::from_secs(60);
 const REQUESTS: u64 = 1000;
@@ -60,7 +61,8 @@ struct Script {
     expected: LockStats,
     /// The number of granted waits, by mode.
     granted_later: [u64; 3],
-    /// Whether rows of expired leases are left for the next exclusive holder.
+    /// For each name, whether rows of expired leases are left for the next exclusive holder to
+    /// delete.
     left: [bool; NAMES.len()],
 }
 
@@ -320,7 +322,8 @@ impl Script {
 fn lock_stats_match_an_independent_count() {
     for runtime in both_runtimes(8) {
         let _inside = runtime.enter();
-        // Without the sweep, which would delete rows of expired leases before they are taken over.
+        // The sweep does not run: it would delete rows of expired leases before they are taken
+        // over.
         let clocks = Clocks::new().without("percolite-bg");
         let mut script = Script {
             store: clocks.builder().in_memory().unwrap().into(),

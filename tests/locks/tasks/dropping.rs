@@ -53,7 +53,7 @@ impl Call {
         }
     }
 
-    /// The options of another holder when the call begins.
+    /// The options of the other holder that has the lock when the call begins.
     fn behind(self) -> Option<LockOptions> {
         match self {
             Self::Lock | Self::LockBehindUnsyncedCommit | Self::LockWithLease | Self::LockTransact => {
@@ -154,8 +154,8 @@ impl Scene {
         }
     }
 
-    /// A commit under the guard. It is visible when this function returns, and durable after its
-    /// sync.
+    /// Makes a commit that the guard fences. It is visible when this function returns, and durable
+    /// after its sync.
     fn commit_under(&self, guard: &AsyncLockGuard) -> Worker<Result<()>> {
         let (World { store, rows, .. }, fence) = (self.world.clone(), guard.fence());
         let commit = spawn(move || {

@@ -176,7 +176,7 @@ enum Way {
     Cancelled,
 }
 
-/// Makes the request at `place` of three leave, and checks the two others.
+/// Queues three requests, makes the one at `place` leave, and checks the other two.
 async fn leave(store: &AsyncStore, place: usize, way: Way) {
     let held = takes(store, LockOptions::exclusive());
     let (mut queue, cancel) = (Waits::new(), CancelToken::default());

@@ -84,7 +84,7 @@ fn with_a_fence_paused_holders_lose_no_update() {
     }
 }
 
-/// A resource outside of the store that accepts only tokens not below the last accepted one.
+/// A resource outside of the store that refuses each token below the last accepted one.
 #[derive(Default)]
 struct Register(AtomicU64);
 

@@ -82,8 +82,9 @@ fn readers_that_pass_a_writer() -> u64 {
         for task in tasks {
             task.await.unwrap();
         }
-        // While a writer waits, each reader is granted at most twice, ahead of the writer and in
-        // the batch that passes the writer, and each other writer once.
+        // While a writer waits, each reader is granted the lock at most twice: once ahead of the
+        // writer, and once in the batch that passes it. Each other writer is granted the lock at
+        // most once.
         let most = crowd.most.load(Ordering::SeqCst);
         assert!(most < 2 * READERS + WRITERS, "a writer has waited for {most} grants");
         let turns = std::mem::take(&mut *crowd.turns.lock());

@@ -16,7 +16,7 @@ enum Step {
     Drop(usize),
     Truncate(usize),
     Rename(usize, usize),
-    /// Restores the source's own first dump over it, which replaces its keyspaces.
+    /// Restores the source's first dump over the source itself, which replaces its keyspaces.
     Restore,
     Crash,
     Dump,

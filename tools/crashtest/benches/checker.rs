@@ -1,7 +1,8 @@
 //! The time that the checker takes to parse and to check 20,000 transactions of five operations.
 //!
-//! Unknown outcomes need further sweeps, so two histories are measured: with one unknown outcome in
-//! a thousand and with one in fifty.
+//! Unknown outcomes cost time, because the checker sweeps the history again for those that it
+//! infers. So two histories are checked: in one of them one transaction in a thousand has an
+//! unknown outcome, in the other one in fifty.
 //!
 //! `cargo bench -p percolite-crashtest --bench checker`.
 

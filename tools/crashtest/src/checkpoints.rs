@@ -1,7 +1,8 @@
 //! Checkpoints that are made while clients run.
 //!
-//! An interrupted checkpoint is not a store. A checkpoint that opens must have everything that was
-//! acknowledged before its start, and is verified like a killed store.
+//! A checkpoint is a store once it has its marker file. One that was interrupted before that must
+//! be refused. A checkpoint that opens must have everything that was acknowledged before its start,
+//! and is verified like a killed store.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ use crate::violation::Violation;
 pub struct Checkpoint {
     /// The number of the checkpoint.
     pub number: u64,
-    /// The client log at the start of the checkpoint, and all later requests.
+    /// The client log at the start of the checkpoint, with all later requests and aborts.
     pub client_log: ClientLog,
     /// Whether the checkpoint was completed.
     pub done: bool,
@@ -28,8 +29,8 @@ pub fn checkpoint_path(store_dir: &Path, number: u64) -> PathBuf {
     store_dir.with_extension("checkpoints").join(number.to_string())
 }
 
-/// Whether the checkpoint must be a store. Returns a violation if a completed checkpoint is
-/// missing, or if an interrupted checkpoint opens.
+/// Whether the checkpoint in `store_dir` must be a store: it was completed, or has its marker file.
+/// Returns a violation if a completed one is missing, or if one without a marker file opens.
 pub fn is_store(store_dir: &Path, checkpoint: &Checkpoint) -> Result<bool, Violation> {
     const INVARIANT: &str = "atomic checkpoint";
     let number = checkpoint.number;
@@ -43,8 +44,8 @@ pub fn is_store(store_dir: &Path, checkpoint: &Checkpoint) -> Result<bool, Viola
     if checkpoint.done || store_dir.join("PERCOLITE").exists() {
         return Ok(true);
     }
-    // An interrupted checkpoint may leave an empty directory. Opening the directory would create a
-    // store in it, which is no violation.
+    // An interrupted checkpoint may leave an empty directory. It is not opened here, because
+    // opening an empty directory rightly creates a store in it.
     if store_dir.read_dir().is_ok_and(|mut entries| entries.next().is_none()) {
         return Ok(false);
     }
@@ -57,7 +58,8 @@ pub fn is_store(store_dir: &Path, checkpoint: &Checkpoint) -> Result<bool, Viola
     }
 }
 
-/// The newest timestamp that a closed store can have handed out.
+/// The newest timestamp that the store in `store_dir` can have handed out before it was closed or
+/// copied.
 ///
 /// # Errors
 /// Errors of opening the store.

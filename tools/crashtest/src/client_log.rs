@@ -143,7 +143,8 @@ impl ClientLog {
         }
     }
 
-    /// Looks up the transactions whose outcome is unknown. All locks must have been resolved.
+    /// Looks up each writing transaction whose outcome or commit timestamp is unknown. The caller
+    /// must have resolved all locks.
     ///
     /// # Errors
     /// Errors of the reads.
@@ -173,8 +174,8 @@ impl ClientLog {
     }
 
     /// Checks that what survived of each incarnation is a prefix of its commits: no buffered commit
-    /// is lost while a later one survived. Returns the first gap. `acknowledged` has the commit
-    /// timestamps from before [`ClientLog::allow_loss`].
+    /// is lost while a later one survived. Returns the first gap. `acknowledged` has the timestamps
+    /// of acknowledged commits, as they were before [`ClientLog::allow_loss`].
     pub fn find_gap(&self, acknowledged: &BTreeMap<u64, u64>) -> Option<String> {
         for incarnation in 0..=self.last_incarnation {
             let of_life = || self.entries.iter().filter(move |(_, entry)| entry.incarnation == incarnation);

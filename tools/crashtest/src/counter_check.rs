@@ -1,9 +1,8 @@
-//! Invariant: a read of a counter shows every increment that was committed before the read, and no
-//! other.
+//! Invariant: a read of a counter shows every increment that was committed before the read, and
+//! besides these at most increments of unknown outcome.
 //!
-//! The checker checks each read by itself. This check counts increments in the client log: a read
-//! must include those committed at or below its timestamp, and may include others only if their
-//! outcome is unknown.
+//! The checker checks each read by itself. This check counts increments in the client log: those
+//! committed at or below the timestamp of the read, and those of unknown outcome.
 
 use crate::client_log::ClientLog;
 use crate::history::{Op, Outcome, Transaction};
@@ -34,7 +33,7 @@ pub fn check_counter(client_log: &ClientLog) -> Option<Violation> {
     })
 }
 
-/// The value that a transaction read before it wrote the row itself.
+/// The value of the counter that a transaction read before it wrote the counter itself.
 fn shown(txn: &Transaction) -> Option<&str> {
     txn.ops
         .iter()

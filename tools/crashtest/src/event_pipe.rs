@@ -28,7 +28,7 @@ use crate::self_kill::{KillAt, Visits};
 
 /// The interval between two checks for new events.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// All threads of a process have stopped within this time after the signal.
+/// All threads of a process have stopped within this time after SIGSTOP.
 const STOP_DELAY: Duration = Duration::from_millis(2);
 
 /// An event of the child process.
@@ -54,9 +54,9 @@ pub enum Event {
     RestoreDone(u64),
     /// A client got an error other than a conflict.
     Failed(Call),
-    /// A call after such an error.
+    /// A call that was made after a `Failed`, with its result.
     CallAfterFailure(Call),
-    /// The length of the fault log when all clients had ended; a durable commit follows.
+    /// The length of the log of `strace` when all clients had ended; a last durable commit follows.
     FaultLogLength(usize),
     /// All work is done.
     Done,
@@ -176,11 +176,11 @@ pub struct Received {
     pub restores: Restores,
     /// Errors of clients.
     pub failed: Vec<Call>,
-    /// Calls after an error.
+    /// Calls that were made after an error, with their results.
     pub calls_after_failure: Vec<Call>,
     /// Events of named locks.
     pub lock_events: Vec<LockEvent>,
-    /// The length of the fault log before the last commit was requested.
+    /// The length of the log of `strace` before the last commit was requested.
     pub fault_log_length: usize,
     /// Whether all work is done.
     pub done: bool,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use percolite::env::{Env, JoinHandle, Parker, SystemEnv};
 
 /// The system with a clock of `speed` times the real speed, so that leases expire and background
-/// work runs sooner. The clock of the next incarnation may then start behind the clock of this one,
-/// which a store must tolerate.
+/// work runs sooner. Each incarnation begins at the real time again. So it may begin before the
+/// time that the fast clock of the previous one has reached, which a store must tolerate.
 pub struct FastEnv {
     system: SystemEnv,
     began: u64,

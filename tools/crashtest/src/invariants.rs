@@ -13,8 +13,8 @@ use percolite::{Error, Keyspace, KeyspaceId, Store, Timestamp};
 
 use crate::violation::{STRUCTURE, Violation};
 
-/// Checks that no lock is left, that every value that a version refers to exists, and that no other
-/// value exists.
+/// Checks that no lock is left, that each `commit_ts` is above its `start_ts`, that every value to
+/// which a version refers exists, and that no other value exists.
 ///
 /// # Errors
 /// Errors of the reads.

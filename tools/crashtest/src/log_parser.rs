@@ -30,7 +30,7 @@ pub struct Header {
     salt: u64,
     /// The sequence number of the first frame.
     pub first: u64,
-    /// The end of the previous segment, if there is one.
+    /// The offset at which the previous segment ends, if there is one.
     pub continues: Option<u64>,
     /// The durable sequence when the header was written.
     pub durable: u64,

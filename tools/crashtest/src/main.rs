@@ -226,7 +226,7 @@ fn one_layer(
 
 /// Runs something that ends with a run report, saves the report and prints it.
 fn run_and_report(json: Option<&Path>, run: impl FnOnce() -> anyhow::Result<RunReport>) -> anyhow::Result<ExitCode> {
-    // Fail before the run, not after hours.
+    // A file that cannot be written must be an error before the run, not after hours.
     if let Some(path) = json {
         File::options().create(true).append(true).open(path).with_context(|| path.display().to_string())?;
     }

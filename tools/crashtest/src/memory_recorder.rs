@@ -1,4 +1,4 @@
-//! A [`Recorder`] into a client log in this process.
+//! A [`Recorder`] with a client log in the memory of this process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

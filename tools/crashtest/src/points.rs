@@ -104,8 +104,8 @@ impl LeftState {
         if self == Self::Unchanged { before } else { self }
     }
 
-    /// Whether recovery certainly reaches the point. If not, recovery may still reach the point:
-    /// clients can resolve locks before the sweep does.
+    /// Whether recovery from this state certainly reaches the point. `sweep.between`, for example,
+    /// is never certain, because clients may resolve all locks before the sweep does.
     pub fn recovery_reaches(self, point: CrashPoint) -> bool {
         use CrashPoint as P;
         match point {

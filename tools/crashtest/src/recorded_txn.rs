@@ -13,7 +13,7 @@ use crate::key_encoding::{decode_key, encode_key};
 use crate::rng::SeededRng;
 use crate::value_encoding::{WriteId, decode_value, encode_value};
 
-/// Values longer than this are stored in the data column.
+/// The least length of a long value: enough for the data column.
 const SEPARATE_VALUE_BYTES: usize = 300;
 
 /// See the [module](self).

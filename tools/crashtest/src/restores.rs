@@ -4,7 +4,7 @@
 //! store. So all restored keyspaces come from one dump: that of the last acknowledged restore or of
 //! a later restore. In the end nothing of earlier restores is left.
 //!
-//! Each number is for two restores: a full dump, and the increment that follows it. The
+//! Each number stands for two restores: of a full dump, and of the increment that follows it. The
 //! increment changes and deletes rows, and renames, truncates and drops keyspaces. The
 //! acknowledgement comes after the second restore.
 
@@ -36,7 +36,7 @@ const ATOMIC_RESTORE: &str = "atomic restore";
 pub struct Restores {
     /// The last acknowledged restore.
     acknowledged: Option<u64>,
-    /// Restores that were started after it.
+    /// Restores that were started after the last acknowledged one.
     started: Vec<u64>,
 }
 

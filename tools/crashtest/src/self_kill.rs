@@ -31,7 +31,7 @@ pub struct SelfKill {
     recorder: Arc<PipeRecorder>,
     kill_at: Vec<(CrashPoint, u64)>,
     after_acks: u64,
-    /// All visits, and those after `after_acks`, by crash point.
+    /// All visits by crash point, and those after the first `after_acks` acknowledgements.
     visits: Vec<AtomicU64>,
     visits_after_acks: Vec<AtomicU64>,
 }

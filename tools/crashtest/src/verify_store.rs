@@ -122,7 +122,8 @@ pub fn verify(target: &StoreUnderTest<'_>, client_log: ClientLog) -> StoreReport
     found
 }
 
-/// Returns a digest of the store. An error means that the store did not open or could not be read.
+/// Opens the store, resolves and checks everything, and returns a digest of the store. An error
+/// means that the store did not open or could not be read.
 fn resolve_and_verify(
     target: &StoreUnderTest<'_>,
     recorder: &MemoryRecorder,

@@ -342,7 +342,7 @@ fn histories_of_stores_with_bugs() {
     }
 }
 
-/// Whether the checker accepts these reads and writes with any timestamps.
+/// Whether there are timestamps with which the checker accepts these reads and writes.
 fn accepts_any(txns: &[Access], interleavings: &[Vec<(u64, u64)>]) -> bool {
     let ops: Vec<Vec<Op>> = txns
         .iter()

@@ -47,7 +47,7 @@ impl Run {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// After this, the run handles signals.
+    /// Waits until the run handles signals.
     fn wait_for_signal_handlers(&self) {
         let handles_signals = || [Signal::INT, Signal::TERM].iter().all(|signal| has(self.id(), "SigCgt:", *signal));
         wait("it handles signals", handles_signals);
@@ -207,7 +207,7 @@ fn a_second_signal_ends_a_run_immediately() {
     // has happened.
     let is_itself = |child| fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap().contains("--quick");
     wait("it has started", || child().is_some_and(|one| is_itself(one) && has(one, "SigCgt:", Signal::TERM)));
-    // The run forwards the first signal to a stopped process, and waits for it.
+    // The child is stopped, so the run waits for it after it has forwarded the first signal.
     let id = child().unwrap();
     let child = Pid::from_raw(id.try_into().unwrap()).unwrap();
     kill_process(child, Signal::STOP).unwrap();

@@ -30,12 +30,12 @@ use crate::value::Value;
 const HEADER: &str = "percolite dump, format ";
 /// The maximum length of the first line.
 const HEADER_MAX_BYTES: usize = 96;
-/// The number of bytes or rows at which a block of rows ends.
+/// A block of rows ends at this number of bytes, or at [`BLOCK_ROWS`] rows.
 pub(in crate::store) const BLOCK_BYTES: usize = 256 << 10;
 pub(in crate::store) const BLOCK_ROWS: usize = 4096;
 /// The maximum size of a record: a full block, plus one row of the maximum size.
 const MAX_RECORD_BYTES: usize = MAX_VALUE_BYTES + 2 * BLOCK_BYTES + 16 * BLOCK_ROWS;
-/// Shorter records are not compressed.
+/// Records shorter than this are not compressed.
 const MIN_COMPRESS_BYTES: usize = 64;
 const PLAIN: u8 = 0;
 const LZ4: u8 = 1;
@@ -346,7 +346,8 @@ mod tests {
         blocks.iter().for_each(|block| writer.write(block).unwrap());
         let (line, blocks) = dump.split_at(dump.iter().position(|byte| *byte == b'\n').unwrap() + 1);
         assert_eq!(line, format!("percolite dump, format 1, build {}\n", format_line::BUILD_TAG).as_bytes());
-        // Length, checksum; plain, record format, variant, fields.
+        // The length and the checksum of the block; then its encoding (plain), the record format,
+        // the variant, and the fields.
         let golden = [
             "00000010e5349b440001000107fd03000000000065060102",
             "0000000e083d262c00010000fd030000000000650600",
@@ -360,8 +361,8 @@ mod tests {
         assert_eq!(hex(blocks), golden);
     }
 
-    /// A later encoder may compress differently, so these bytes are read but not compared with what
-    /// it writes.
+    /// A later encoder may compress differently. So the test reads these bytes, but does not
+    /// compare them with what the encoder writes.
     #[test]
     fn golden_bytes_of_a_compressed_block() {
         let block = [

@@ -1,7 +1,7 @@
 //! The rows of a keyspace that changed after a timestamp.
 //!
-//! One pass over the newest versions finds these rows. The pass merges the row locks, because the
-//! newest value of a row may still be in the lock of a committed transaction.
+//! One pass over the newest versions finds these rows. The pass merges the versions with the row
+//! locks, because the newest value of a row may still be in the lock of a committed transaction.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::store::read::row_reader::load_value;
 use crate::store::read::scanned_row::VisibleValue;
 use crate::timestamp::Timestamp;
 
-/// Calls `see` for each row of the range whose newest version in the view was committed after
-/// `since`, with its key, and its value unless it was deleted.
+/// Calls `see` with the key and the value of each row of the range whose newest version in the view
+/// was committed after `since`. The value of a deleted row is `None`.
 pub(in crate::store) fn visit_changed_rows(
     store: &Store,
     view: &Arc<ReadView>,

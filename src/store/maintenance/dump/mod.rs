@@ -77,8 +77,8 @@ impl From<DumpHeader> for DumpBase {
 pub struct DumpHeader {
     /// The store's id: a random number that a store gets when it is created. Checkpoints of the
     /// store and copies of its directory have the same id. `None` in dumps of stores on a shared
-    /// engine, and of a store whose first opening was interrupted and that has only been read
-    /// since.
+    /// engine, and of a store whose first opening was interrupted before it had an id, if it has
+    /// only been opened read-only since.
     pub store_id: Option<u64>,
     /// The dump has all commits at or below this timestamp.
     pub read_ts: Timestamp,

@@ -3,8 +3,8 @@
 //! **A restore is atomic.** Rows of new keyspaces are written into staged keyspaces: these have an
 //! id but no name, and the catalog lists them as dropped. One transaction at the end gives them
 //! their names. If the restore ends early, through a damaged dump or a power cut, the background
-//! worker purges the staged keyspaces. The rows that an incremental dump changes in existing
-//! keyspaces are written in the same transaction.
+//! worker purges the staged keyspaces. The transaction that gives the names also writes the rows
+//! that an incremental dump changes in existing keyspaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -27,16 +27,16 @@ const NOTHING_RESTORED: &str = "; nothing was restored";
 
 impl Store {
     /// Restores a [dump](crate::Snapshot::dump) into this store, atomically and durably. Every
-    /// later timestamp of this store is greater than those of the dumped store. `progress` is
+    /// later timestamp of this store is above those of the commits in the dump. `progress` is
     /// called after each block, and may [cancel](IntoControlFlow) the restore, which then restores
     /// nothing. Memory use is that of one block, about three times the largest value, even if the
     /// dump is malicious.
     ///
     /// An [incremental dump](crate::Snapshot::dump_with) can only be restored into a store whose
     /// last restored dump ended where the incremental one starts ([`Store::restored_ts`]). The
-    /// store then has the source's keyspaces and rows as of the end of the dump. Rows that were
-    /// written in this store between the two restores are replaced if the dump changes them, and
-    /// stay otherwise.
+    /// store then has the source's keyspaces and rows as of the end of the dump, except for rows
+    /// that were written in this store between the two restores: they are replaced if the dump
+    /// changes them, and stay otherwise.
     ///
     /// An incremental dump is restored by one large transaction
     /// ([`Builder::large_transaction_bytes`](crate::Builder::large_transaction_bytes)), which locks
@@ -106,7 +106,7 @@ enum RestoreTarget<'a> {
     NewKeyspaces(StagedKeyspaces<'a>, BTreeMap<u32, Keyspace>),
     /// An incremental dump whose list of keyspaces is being read.
     ReadingHeader(Vec<Listed>),
-    /// An incremental dump.
+    /// An incremental dump whose rows are being read.
     Incremental(Box<Increment<'a>>),
 }
 

@@ -32,7 +32,8 @@ pub struct Verifier<'a> {
     /// All keyspaces, with their names if they have one; `None` if the catalog cannot be read.
     pub keyspaces: Option<HashMap<KeyspaceId, Option<String>>>,
     /// Row and commit timestamp of the last version that the scan of the history has visited. The
-    /// versions of a row are visited newest first, so this version has replaced the next one.
+    /// versions of a row are visited newest first, so this version has replaced the next one of the
+    /// same row.
     newer: Option<(RowKey, Timestamp)>,
     pub report: VerifyReport,
     progress: &'a mut dyn FnMut(&VerifyReport) -> StoreResult<()>,
@@ -242,7 +243,7 @@ impl<'a> Verifier<'a> {
         let owns =
             |txn_start, value: Option<&StoredValue>| txn_start == start_ts && value == Some(&StoredValue::OutOfLine);
         // An undecodable version or lock may refer to the value, so the value is not reported. The
-        // check of that column reports the version or lock.
+        // check of its own column reports the version or lock.
         let by_version =
             self.view.write(&row).map(|version| version.is_some_and(|w| owns(w.txn.start_ts, w.value.as_ref())));
         let by_lock = self.view.lock(&row).map(|lock| {

@@ -1,7 +1,7 @@
 //! Anomalies, with their names from the literature (Adya, Berenson et al., Elle).
 //!
-//! The names are part of the output format and must not change. Snapshot isolation forbids all of
-//! them; write skew, which it permits, is not here.
+//! The names are part of the output format and must not change. Write skew has no name here,
+//! because snapshot isolation permits it.
 
 use serde::Serialize;
 
@@ -29,14 +29,15 @@ pub enum Anomaly {
     /// Two readers see two independent writes in opposite orders, so one read does not match its
     /// snapshot.
     LongFork,
-    /// A read of a value that was overwritten before the snapshot, or a missing row.
+    /// A read of a value that was overwritten before the snapshot, or one that misses an existing
+    /// row.
     StaleRead,
     /// A read of a value that was committed after the snapshot.
     FutureRead,
     /// A scan that shows a row twice, or one outside of its range.
     MalformedScan,
-    /// A transaction overwrote a row that another one had written since its snapshot, having read
-    /// the older value (P4).
+    /// A transaction read a row and overwrote it, although another one had written it after the
+    /// first one's snapshot (P4).
     LostUpdate,
     /// Two overlapping transactions wrote or locked the same row.
     WriteConflict,

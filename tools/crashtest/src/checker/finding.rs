@@ -13,15 +13,14 @@ use super::writers::locked_rows;
 pub struct Finding {
     /// The anomaly and where it shows.
     pub symptom: Symptom,
-    /// The transactions that may be needed to reproduce the anomaly, including that in which it
+    /// The transactions that may be needed to reproduce the anomaly, including the one in which it
     /// shows.
     pub involved: Vec<TxnIndex>,
     /// The rows that may be needed to reproduce the anomaly.
     pub keys: Vec<Key>,
 }
 
-/// An anomaly and where it shows. Symptoms of two histories with the same transactions can be
-/// compared.
+/// An anomaly and where it shows. A symptom of a history can be compared with one of a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Symptom {
     /// The anomaly.
@@ -38,8 +37,8 @@ pub struct Symptom {
 }
 
 impl Symptom {
-    /// Whether a part of the history shows the same symptom. For an unconditional anomaly the
-    /// expected value is ignored, since its writer may be missing in the part.
+    /// Whether `other`, found in a part of the history, is the same symptom. If the anomaly is
+    /// wrong whatever was expected, the expected value is ignored: the part may lack its writer.
     pub fn is_same(&self, other: &Self) -> bool {
         let expects = |symptom: &Self| (!symptom.anomaly.is_unconditional()).then(|| symptom.expected.clone());
         (self.anomaly, self.transaction, &self.key, &self.found)
@@ -64,7 +63,7 @@ impl Finding {
         Self { symptom: Symptom { anomaly, transaction, key: key_text, expected, found }, involved, keys: vec![key] }
     }
 
-    /// A finding about the timestamps of a transaction, and of another one.
+    /// A finding about the timestamps of a transaction, and perhaps of another one.
     pub fn of_times(
         history: &History,
         (anomaly, txn): (Anomaly, TxnIndex),
@@ -75,8 +74,9 @@ impl Finding {
         let transaction = history.transaction(txn).id;
         let mut involved = vec![txn];
         involved.extend(other);
-        // The excerpt has only the operations on these rows, and a transaction that locks none of
-        // them would have no commit timestamp there. So it needs a locked row of each transaction.
+        // The minimal history has only the operations on `keys`. A transaction without a write or
+        // lock among them would lose its commit timestamp, so `keys` has a locked row of each
+        // transaction.
         let keys = involved.iter().filter_map(|txn| locked_rows(history, *txn).next()).collect();
         Self { symptom: Symptom { anomaly, transaction, key: None, expected, found }, involved, keys }
     }

@@ -1,9 +1,10 @@
 //! The committed rows at one timestamp of the sweep.
 //!
 //! Each key has one record with everything that a read or a commit needs, so either costs one
-//! memory access. The record also has the running transaction's own write with the index of the
-//! transaction, so nothing must be cleared before the next transaction runs. The order of the keys
-//! and the set of existing rows are built only if the history has scans.
+//! memory access. The record also has the own write of the transaction whose reads are being
+//! checked, and that transaction's index. So nothing must be cleared before the next one: a write
+//! with another index is ignored. The order of the keys and the set of existing rows are built only
+//! if the history has scans.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -39,9 +40,9 @@ pub struct Frontier<'h> {
 struct KeyOrder {
     sorted: Vec<Key>,
     ranks: Vec<u32>,
-    /// The ranks of existing rows.
+    /// The ranks of existing rows; a rank is a place in `sorted`.
     present: BTreeSet<u32>,
-    /// By key, the number of the last scan that marked it.
+    /// For each key, the number of the last scan that marked it.
     marks: Vec<u32>,
     scan: u32,
 }
@@ -116,7 +117,7 @@ impl<'h> Frontier<'h> {
     pub fn ranks(&self, range: &ScanRange) -> Range<u32> {
         let before = |key: &str| {
             let sorted = self.order.as_ref().map_or(&[][..], |order| &order.sorted);
-            // The number of keys fits into `u32`.
+            // The number of keys fits into `u32`, since a history with more is refused.
             u32::try_from(sorted.partition_point(|other| self.history.key(*other) < key)).unwrap_or(u32::MAX)
         };
         let from = before(&range.from);
@@ -136,7 +137,7 @@ impl<'h> Frontier<'h> {
         }
     }
 
-    /// Marks a key for this scan; false if it was marked before.
+    /// Marks a key for this scan; false if this scan has marked it before.
     pub fn mark(&mut self, key: Key) -> bool {
         self.order
             .as_mut()

@@ -1,9 +1,9 @@
 //! Infers commit timestamps for transactions of unknown outcome whose values a reader saw.
 //!
-//! The bounds of a timestamp come from one pass over all operations. On each row the inferred
-//! commits do not overlap, so they are in the order of their snapshots. A read or a lock of the row
-//! by another transaction therefore bounds only the last of the commits before its snapshot: each
-//! earlier commit is bounded by its successor.
+//! The bounds of a timestamp come from one pass over all operations. The inferred transactions that
+//! write or lock a row do not overlap, so their commits are in the order of their snapshots. If
+//! another transaction reads or locks the row, it therefore bounds only one of them: the last whose
+//! snapshot is before its own. Each earlier one is bounded by its successor.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -191,7 +191,7 @@ impl FreeTimestamps<'_> {
         self.taken.entry(ts).or_insert(ts.saturating_add(1));
     }
 
-    /// The lowest free timestamp at or after `ts`. Shortens the path for later calls.
+    /// The lowest free timestamp at or after `ts`. Shortens the chains in `taken` for later calls.
     fn at_or_after(&mut self, ts: u64) -> u64 {
         let mut path = Vec::new();
         let mut at = ts;

@@ -12,7 +12,7 @@ use super::reads::Classifier;
 
 /// A reader that disagrees on the order of two writes.
 pub struct LongFork {
-    /// The other row.
+    /// The second row; the mismatch is in the first.
     pub key: Key,
     /// The other reader, and the writers of the two newer versions.
     pub involved: [TxnIndex; 3],
@@ -22,7 +22,7 @@ pub struct LongFork {
 type Version = (u64, Option<TxnIndex>);
 
 impl Classifier<'_> {
-    /// Finds another reader that saw the write of `found` and a write to another row in the
+    /// Finds another reader that saw the write of `found` and a write to a second row in the
     /// opposite order.
     pub(super) fn find_long_fork(&self, reader: TxnIndex, key: Key, found: Value) -> Option<LongFork> {
         let own: FxHashMap<Key, Version> = external_reads(self.history, reader)

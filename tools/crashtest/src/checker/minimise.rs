@@ -1,10 +1,10 @@
 //! A minimal set of transactions that shows a violation.
 //!
 //! The finding names the transactions that may be needed: the reader, the writers of the expected
-//! and of the found value, and the readers of a transaction of unknown outcome. These transactions,
-//! with only their operations on the rows in question, form a smaller history, which is checked
-//! again. If the smaller history does not show the violation, a larger set is tried. Then
-//! transactions and initial rows are removed one by one while the violation stays.
+//! and of the found value, and for an inferred commit the transactions from which it was inferred.
+//! These transactions, with only their operations on the rows in question, form a smaller history,
+//! which is checked again. If the smaller history does not show the violation, a larger set is
+//! tried. Then transactions and initial rows are removed one by one while the violation stays.
 
 use crate::history::{History, InternedOp, Key, Line, TxnIndex};
 

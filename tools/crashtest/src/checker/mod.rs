@@ -92,8 +92,8 @@ fn find(history: &History) -> Findings {
     }
 
     for finding in &mut findings {
-        // A transaction of unknown outcome counts as committed only if its reader is in the
-        // history. So the set needs the reader, and the transactions that bound the inferred
+        // A transaction of unknown outcome counts as committed only if the history has a reader of
+        // its value. So the set needs this reader, and the transactions that bound the inferred
         // timestamp.
         for at in 0..finding.involved.len() {
             if let Some(inferred) = inferred.get(&finding.involved[at]) {

@@ -1,9 +1,9 @@
 //! The classification of reads that do not show what they should.
 //!
 //! The sweep gives the expected value and its writer. The writer of the value that *was* read
-//! decides the anomaly. Three facts make the anomaly more specific: the reader has read another
-//! value of the row elsewhere; the reader saw only a part of the writes of another transaction; the
-//! missing write was acknowledged before the reader began.
+//! decides the anomaly. Three facts make the anomaly more specific: another operation of the reader
+//! has read another value of the row; the reader saw only a part of the writes of another
+//! transaction; the missing write was acknowledged before the reader began.
 
 use crate::history::{History, InternedOp, Key, Outcome, TxnIndex, Value};
 
@@ -98,7 +98,7 @@ impl Classifier<'_> {
         written.chain(initial).filter(explains).min().unwrap_or(Origin::Unwritten)
     }
 
-    /// The read should have shown a newer value.
+    /// Classifies a read that should have shown a newer value.
     fn classify_old(&self, read: &Mismatch, missed: Option<TxnIndex>) -> (Anomaly, Option<Key>) {
         let reader = self.history.transaction(read.txn);
         let Some(missed) = missed else { return (self.classify_scan(read, Anomaly::StaleRead), None) };
@@ -112,7 +112,7 @@ impl Classifier<'_> {
         (if acknowledged { Anomaly::LostAcknowledgedWrite } else { self.classify_scan(read, Anomaly::StaleRead) }, None)
     }
 
-    /// The read shows a value too early.
+    /// Classifies a read of a value that was committed after the snapshot.
     fn classify_new(&self, read: &Mismatch, writer: TxnIndex) -> (Anomaly, Option<Key>) {
         let missed = |key, value| last_write(self.history, writer, key).is_some_and(|written| written != value);
         match self.find_external(read, |key, value| key != read.key && missed(key, value)) {
@@ -129,7 +129,7 @@ impl Classifier<'_> {
         if scanned && differs { Anomaly::Phantom } else { otherwise }
     }
 
-    /// Whether the transaction read another value of the same row elsewhere.
+    /// Whether another read of the transaction returned another value of the same row.
     fn has_other_read(&self, read: &Mismatch) -> bool {
         self.find_external(read, |key, value| key == read.key && value != read.found).is_some()
     }
@@ -160,7 +160,7 @@ impl Classifier<'_> {
         None
     }
 
-    /// Classifies a row that no state of the store contains.
+    /// Classifies a row that a scan showed twice, or that is outside of the scan's range.
     pub fn classify_scan_row(&self, row: &BadScanRow) -> Finding {
         let place = (Anomaly::MalformedScan, row.txn, row.key);
         let (expected, found) = if row.twice {

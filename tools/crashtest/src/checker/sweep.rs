@@ -56,14 +56,14 @@ pub struct WriteConflict {
     pub key: Key,
 }
 
-/// A row that no state of the store contains.
+/// A row that a scan must not show in any state of the store.
 #[derive(Clone, Copy, Debug)]
 pub struct BadScanRow {
     /// The reader.
     pub txn: TxnIndex,
     /// The row.
     pub key: Key,
-    /// Whether the row was shown before; otherwise it is out of range.
+    /// Whether the scan showed the row before; otherwise the row is outside of the scan's range.
     pub twice: bool,
 }
 
@@ -78,7 +78,7 @@ pub struct Sweep {
     pub bad_scan_rows: Vec<BadScanRow>,
 }
 
-/// The bit of a snapshot event; such events sort after commits at the same timestamp.
+/// The bit that marks an event as a snapshot, and sorts it after the commits at its timestamp.
 const SNAPSHOT: u32 = 1 << 31;
 
 /// Sweeps the history. `commits` has the commit timestamp of each transaction that committed.

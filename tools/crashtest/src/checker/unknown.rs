@@ -1,23 +1,22 @@
 //! Transactions of unknown outcome: did they commit, and when?
 //!
-//! A client that is killed while it commits leaves a transaction of unknown outcome. The
-//! transaction counts as aborted unless a reader saw a value that no other transaction wrote. So
-//! the first sweep omits it. A mismatched read that shows the value is *evidence* of the commit:
-//! the transaction gets a commit timestamp, and the sweep repeats, until no transaction of unknown
-//! outcome explains a remaining mismatch.
+//! A client that is killed while it commits leaves a transaction of unknown outcome. At first such
+//! transactions count as aborted, and the sweep omits them. A mismatched read of a value that only
+//! one of them wrote is *evidence* of its commit: the transaction gets a commit timestamp, and the
+//! sweep repeats, until no transaction of unknown outcome explains a remaining mismatch.
 //!
 //! The commit timestamp needs no search. Its upper bound is the first snapshot that shows the
 //! value, or the snapshot of the next transaction that locks one of the rows, if that is lower:
 //! otherwise the two transactions would conflict. Its lower bounds are the transaction's own
 //! snapshot and start, and each snapshot below the upper bound that shows one of the transaction's
-//! rows without its value. Any unused timestamp between these bounds will do. If each transaction,
-//! in the order of upper bounds, takes the lowest unused one, all get a timestamp if that is
-//! possible. A transaction whose bounds contradict each other still counts as committed, and the
-//! sweep reports what does not fit.
+//! rows without its value. Any unused timestamp between these bounds will do. Each transaction, in
+//! the order of upper bounds, takes the lowest unused one. In this order all get a timestamp if
+//! there is any way in which all can. A transaction whose bounds contradict each other still counts
+//! as committed, and the sweep reports what does not fit.
 //!
-//! Deletions are harder, because all deletions look the same. Deletions are considered after all
-//! unique values. If several transactions may have deleted a row, some of them are tried, and the
-//! one that leaves the fewest errors is taken.
+//! Deletions are harder, because all deletions look the same. They are considered after all values
+//! that only one transaction wrote. If several transactions may have deleted a row, some of them
+//! are tried, and the one that leaves the fewest errors is taken.
 
 use rustc_hash::FxHashMap;
 
@@ -42,8 +41,8 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// The errors of this hypothesis, the worse kind first: a conflict remains, but a mismatch may
-    /// be explained by a further commit.
+    /// The numbers of errors of this hypothesis, the worse kind first: a further commit may explain
+    /// a mismatch, but cannot undo a conflict.
     fn error_counts(&self) -> (usize, usize) {
         let squeezed = self.inferred.values().filter(|inferred| !inferred.feasible).count();
         (self.sweep.conflicts.len() + squeezed, self.sweep.mismatches.len())
@@ -75,8 +74,8 @@ struct Hypotheses<'h> {
 }
 
 impl Hypotheses<'_> {
-    /// The history if, of the transactions of unknown outcome, exactly those with evidence
-    /// committed.
+    /// Sweeps the history under the hypothesis that of the transactions of unknown outcome exactly
+    /// those in `first_readers` have committed.
     fn evaluate(&self, first_readers: &FirstReaders, scope: &Scope) -> Resolved {
         let mut commits = self.known.clone();
         let inferred = infer_commit_ts(self.history, &commits, &self.issued, first_readers, scope);
@@ -160,8 +159,8 @@ impl UnknownTxns {
     fn candidates(&self, history: &History, read: &Mismatch, first_readers: &FirstReaders) -> Vec<TxnIndex> {
         let Some(writers) = self.by_write.get(&(read.key, read.found)) else { return Vec::new() };
         let read_ts = |txn| history.transaction(txn).read_ts;
-        // An inferred commit timestamp may still become lower, so only its snapshot is a safe
-        // bound.
+        // If the commit timestamp of the writer is inferred, it may still become lower. Then only
+        // the writer's snapshot is a safe bound.
         let overwritten = match read.writer {
             Writer::Other(txn) => {
                 history.transaction(txn).committed_at().unwrap_or_else(|| read_ts(txn).saturating_add(1))

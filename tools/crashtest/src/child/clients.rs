@@ -18,7 +18,7 @@ use crate::workload::Workload;
 
 /// The longest pause under a lock, in milliseconds.
 const PAUSE_MAX_MS: usize = 20;
-/// Session numbers of one incarnation.
+/// How many session numbers each incarnation has.
 const SESSIONS: u64 = 1000;
 /// A child that ends by itself stops its clients after this time.
 const RUN_TIME_MAX: Duration = Duration::from_secs(8);
@@ -105,7 +105,8 @@ fn run_client(
     Ok(())
 }
 
-/// Takes locks for as long as the clients run, or for the configured number of steps.
+/// Takes locks, for as many steps as the other clients have transactions. If the child is to end by
+/// itself, the steps end after [`RUN_TIME_MAX`] at the latest.
 fn run_lock_client(
     config: &ChildConfig,
     opened: &OpenStore,

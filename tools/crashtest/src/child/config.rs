@@ -20,7 +20,8 @@ pub enum DurabilityMode {
     Sync,
     /// When commits are visible.
     Buffered,
-    /// Each client chooses one of these modes; the store shows snapshots of durable data only.
+    /// For every other client when they are visible, for the rest when they are durable. The store
+    /// shows snapshots of durable data only.
     Mixed,
 }
 
@@ -39,7 +40,7 @@ pub struct ChildConfig {
     pub durability_mode: DurabilityMode,
     /// The number of clients.
     pub clients: usize,
-    /// Transactions a client; 0: until the process ends.
+    /// The number of transactions of each client; 0: no limit.
     pub transactions: usize,
     /// One value in this many is long; 0: none.
     pub long_value_every: usize,
@@ -49,7 +50,7 @@ pub struct ChildConfig {
     pub filler_bytes: usize,
     /// Buffered incarnations sync once in this many transactions on average; 0: never.
     pub sync_every: usize,
-    /// Every other transaction waits up to this many milliseconds before its commit.
+    /// On average every other transaction waits up to this many milliseconds before its commit.
     pub think_ms: usize,
     /// Rows in the store's conflict set.
     pub conflict_cache_rows: usize,
@@ -75,10 +76,10 @@ pub struct ChildConfig {
     pub background_resolve: bool,
     /// The seed of all random choices.
     pub seed: u64,
-    /// Whether the process keeps the store open when its work is done, until it is killed. Without
-    /// this the process closes the store.
+    /// Whether the process, when its work is done, keeps the store open until it is killed.
+    /// Otherwise it closes the store and ends.
     pub stay_open: bool,
-    /// Without `stay_open`: the crash points at which the process kills itself.
+    /// The crash points at which the process kills itself; ignored with `stay_open`.
     pub kill_at: Vec<KillAt>,
     /// Visits count for `kill_at` only after this many acknowledged commits.
     pub after_acks: u64,

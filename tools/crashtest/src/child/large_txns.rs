@@ -10,7 +10,7 @@ use crate::workload;
 pub const LARGE_COMMITS: &str = "large commits";
 /// The metric: runs whose limit is low enough to make transactions large.
 pub const RUNS_WITH_LARGE: &str = "runs with large transactions";
-/// After this many such runs at least one large commit is expected.
+/// After this many runs with large transactions at least one large commit is expected.
 const RUNS_WITH_LARGE_MIN: f64 = 8.0;
 
 /// The workload of a seed and its `large_transaction_bytes`. Two of six seeds run large
@@ -30,7 +30,8 @@ pub fn count_large_commits(outcome: &mut LayerResult, config: &ChildConfig, larg
     outcome.count(LARGE_COMMITS, large_commits);
 }
 
-/// A violation if runs with large transactions never committed one.
+/// A violation if there were enough runs with large transactions, and no large commit in any of
+/// them.
 pub fn check_large_commits(outcome: &LayerResult) -> Option<Violation> {
     let sum = |name: &str| outcome.metrics.get(name).into_iter().flatten().sum::<f64>();
     let missing = sum(RUNS_WITH_LARGE) >= RUNS_WITH_LARGE_MIN && sum(LARGE_COMMITS) <= 0.0;

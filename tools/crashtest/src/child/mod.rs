@@ -1,9 +1,10 @@
 //! The child process: one incarnation of a store.
 //!
 //! Clients run until their work is done or until the store fails. After a failure the child makes a
-//! few more calls, all of which the store must refuse. The parent then kills the process, or the
-//! process ends itself: at a configured crash point ([`KillAt`](crate::self_kill::KillAt)), or by
-//! closing the store.
+//! few more calls, all of which the store must refuse. When the clients have ended, the child
+//! closes the store, or keeps it open until the parent kills the process. A child that closes the
+//! store may kill itself before that, at a configured crash point
+//! ([`KillAt`](crate::self_kill::KillAt)).
 
 mod clients;
 mod config;

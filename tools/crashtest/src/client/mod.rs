@@ -105,7 +105,8 @@ pub struct Client<'a> {
     wrote_second: Option<KeyspaceId>,
     /// Whether the store shows snapshots of durable data only.
     durable_snapshots: bool,
-    /// Older snapshots that must still be readable, if the store keeps the whole history.
+    /// The digests of older snapshots, which must still be readable; `None` if the store may remove
+    /// history.
     required_digests: Option<Vec<(Timestamp, u64)>>,
 }
 
@@ -157,19 +158,19 @@ impl<'a> Client<'a> {
         Self { history_digests: Arc::clone(history_digests), ..self }
     }
 
-    /// For a store whose keyspaces are renamed.
+    /// Sets whether the second keyspace is renamed.
     #[must_use]
     pub fn with_renames(self, renames: bool) -> Self {
         Self { renames, ..self }
     }
 
-    /// For a store that shows snapshots of durable data only.
+    /// Sets whether the store shows snapshots of durable data only.
     #[must_use]
     pub fn with_durable_snapshots(self, shows_durable: bool) -> Self {
         Self { durable_snapshots: shows_durable, ..self }
     }
 
-    /// For a store that keeps the whole history of this incarnation.
+    /// Sets whether the store keeps the whole history of this incarnation.
     #[must_use]
     pub fn with_full_history(self, keeps: bool) -> Self {
         Self { required_digests: keeps.then(Vec::new), ..self }
@@ -181,7 +182,7 @@ impl<'a> Client<'a> {
         Self { second_every: transactions, ..self }
     }
 
-    /// Gives large transactions their primary in the second keyspace.
+    /// Sets whether large transactions have their primary in the second keyspace.
     #[must_use]
     pub fn with_second_first(self, beside_first: bool) -> Self {
         Self { second_first: beside_first, ..self }
@@ -203,7 +204,8 @@ impl<'a> Client<'a> {
         self.store.resolve_orphan_locks().map(|_| TxnEnd::RolledBack)
     }
 
-    /// Runs one transaction of the workload, in a random way.
+    /// Runs one random step: mostly a transaction of the workload, sometimes a read of everything
+    /// or the background work.
     ///
     /// # Errors
     /// Errors of the store except conflicts.
@@ -222,7 +224,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Runs the closure and records the transaction.
+    /// Runs the closure and records the transaction, which the caller may then commit. Returns the
+    /// number of the transaction and the result of the closure.
     fn run_and_record(
         &mut self,
         txn: &mut Txn,
@@ -316,14 +319,14 @@ impl<'a> Client<'a> {
     }
 }
 
-/// The commit timestamp of the transaction that wrote the row. A row of a large transaction may
-/// still be locked.
+/// The commit timestamp of the transaction with this `start_ts`, which wrote the row. The row of a
+/// large transaction may still be locked; then the transaction record has the timestamp.
 pub fn committed_at(engine: &dyn Engine, row: &RowKey, start_ts: Timestamp) -> Option<Timestamp> {
     let view = engine.snapshot().ok()?;
     let found = view.row(row, start_ts).ok()?;
     match found.lock.filter(|lock| lock.txn.start_ts == start_ts) {
-        // The record is read in the snapshot of the lock. A later snapshot may have neither, after
-        // the cleanup of the transaction.
+        // The record is read in the snapshot that has the lock. After the transaction's lock
+        // cleanup, a later snapshot has neither lock nor record.
         Some(lock) => match view.txn_record(&lock.primary, start_ts).ok()?? {
             TxnRecord::Committed(commit_ts) => Some(commit_ts),
             TxnRecord::RolledBack => None,
@@ -351,7 +354,7 @@ pub fn ignore_too_old(outcome: Result<(), Error>) -> Result<(), Error> {
     outcome.or_else(|why| if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)) { Ok(()) } else { Err(why) })
 }
 
-/// Errors that are expected in any client.
+/// Turns an error that any client may get into the end of its transaction, and returns all others.
 fn tolerate(why: Error) -> Result<TxnEnd, Error> {
     match why.kind() {
         ErrorKind::Conflict(_) | ErrorKind::RetriesExhausted { .. } => Ok(TxnEnd::Conflict),

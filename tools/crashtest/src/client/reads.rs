@@ -20,7 +20,7 @@ const HISTORY_SESSIONS: u64 = 1 << 40;
 /// Digests and drops that the clients of a store share.
 #[derive(Default)]
 pub struct HistoryDigests {
-    /// A digest of the whole store at some timestamps.
+    /// Digests of the whole store, each with its timestamp.
     pub digests: Mutex<Vec<(Timestamp, u64)>>,
     /// Keyspaces that were dropped in this incarnation, each with a timestamp after the drop.
     pub dropped: Mutex<BTreeMap<KeyspaceId, Timestamp>>,
@@ -80,7 +80,8 @@ impl Client<'_> {
         Ok(Err(format!("the first version of {key} is {newest:?}, and a read shows another value")))
     }
 
-    /// Reads everything at an older timestamp, if the store keeps history, and checks it.
+    /// Reads everything at an older timestamp and checks it; without history, reads the current
+    /// snapshot.
     ///
     /// # Errors
     /// As [`Client::check_snapshot`].
@@ -173,7 +174,8 @@ impl Client<'_> {
         }
     }
 
-    /// Reads everything and records it. Without `began` the checker accepts an old state.
+    /// Reads everything and records it. For a read of the history `began` is `None`; then the
+    /// checker accepts an old state.
     fn scan_snapshot(
         &mut self,
         snapshot: &Snapshot,

@@ -6,14 +6,14 @@ use percolite::{Error, ErrorKind, Keyspace, Txn};
 use super::{Client, WRITE_TO_DROPPED, ignore_too_old, tolerate};
 use crate::key_encoding::encode_key;
 
-/// The second keyspace, so that transactions span two keyspaces. It is created first, so its rows
-/// become primaries.
+/// The second keyspace, so that transactions span two keyspaces. It is created before
+/// [`ROWS`](super::ROWS), so its rows sort first and become primaries.
 pub const SECOND: &str = "second";
-/// The new name where the second keyspace is renamed.
+/// The name to which the second keyspace is renamed.
 pub const RENAMED: &str = "renamed";
 
 impl Client<'_> {
-    /// Drops the second keyspace, which [`Client::create_second`] recreates, or truncates it.
+    /// Drops or truncates the second keyspace. [`Client::create_second`] recreates a dropped one.
     ///
     /// # Errors
     /// Errors of the store, except those of a concurrent drop by another client.

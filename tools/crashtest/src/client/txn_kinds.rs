@@ -94,8 +94,8 @@ impl Client<'_> {
                 Err(_) => Ok(()),
             }
         };
-        // Without durability the reads may have shown data that a crash loses, so they are not
-        // confirmed.
+        // The reads of a client with buffered commits may have shown data that a crash loses, so
+        // they are not confirmed.
         let is_acknowledged = left.is_ok() && self.is_durable();
         self.answer(number, if is_acknowledged { Outcome::Committed } else { Outcome::Aborted }, None);
         left.map(|()| TxnEnd::RolledBack).or_else(tolerate)
@@ -115,7 +115,8 @@ impl Client<'_> {
         let options = self.options().retry_policy(policy);
         let store = self.store;
         let mut last = None;
-        // An attempt begins before its closure is called.
+        // An attempt has taken its snapshot when its closure is called. So `began` is read before
+        // the first attempt, and for the next one at the end of the closure.
         let mut began = self.recorder.now();
         let done = store.transact_with(options, |txn| {
             if let Some((number, _)) = last {

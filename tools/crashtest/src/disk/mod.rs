@@ -1,10 +1,11 @@
 //! Private disks: a file system in a file, whose power can be cut, and a small one in memory, which
 //! can be filled.
 //!
-//! Each disk is mounted by a shell in its own mount namespace, the *mounter*, which reads commands
-//! from the harness. When the harness ends, the mounter's input ends, and the mounter unmounts and
-//! deletes everything. The kernel would remove the mounts with the namespace anyway. No other
-//! process sees these disks.
+//! Each disk is mounted by a shell, the *mounter*, in a mount namespace of its own. Of other
+//! processes only those that [`Disk::command`] starts see the disk; the harness reaches it through
+//! `/proc`. The mounter reads commands from the harness. When the harness ends, this input ends,
+//! and the mounter unmounts and deletes everything. If the mounter is killed, the kernel removes
+//! the mounts with the namespace.
 
 mod shutdown;
 

@@ -14,8 +14,8 @@ use super::{Line, Op, Outcome, Problem, Transaction};
 /// The index of a transaction in the history.
 pub type TxnIndex = u32;
 
-/// Below half of the range of `u32`, so that the checker can store a flag in the highest bit of an
-/// index.
+/// The most transactions: below half of the range of `u32`, so that the checker can store a flag in
+/// the highest bit of an index.
 const TRANSACTIONS_MAX: usize = (u32::MAX / 2) as usize;
 
 /// The number of a key.
@@ -274,7 +274,7 @@ impl History {
 
     /// All keys.
     pub fn keys(&self) -> impl Iterator<Item = Key> {
-        // The number of keys fits into `u32`.
+        // The number of keys fits into `u32`, since `push` refuses more.
         (0..u32::try_from(self.keys.len()).unwrap_or(u32::MAX)).map(Key)
     }
 

@@ -20,7 +20,8 @@ use super::{History, Line, Op, Outcome, Transaction};
 pub struct Error {
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong. It is not the error's source, because the text would be repeated.
+    /// What is wrong. It is not the error's `source`, because a report with all sources would
+    /// repeat the text.
     pub problem: Problem,
 }
 

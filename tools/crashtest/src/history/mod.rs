@@ -16,7 +16,7 @@ pub use json::{Error, Problem};
 pub enum Line<S = String> {
     /// The initial rows.
     Initial(Vec<(S, S)>),
-    /// The store, or all its clients, crashed here.
+    /// The store or some of its clients crashed here.
     Crash,
     /// A transaction with all its operations.
     Transaction(Transaction<S>),

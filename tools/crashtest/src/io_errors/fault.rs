@@ -8,11 +8,11 @@ use std::path::Path;
 use std::process::Command;
 use std::str::FromStr;
 
-/// How many files of a kind are watched. Segments of the log are numbered from one, and so are the
-/// files of RocksDB.
+/// How many files of a kind are watched: `strace` must get the name of each beforehand. Segments of
+/// the log are numbered from one, and so are the files of RocksDB.
 const FILES: u32 = 999;
 
-/// The largest count of `strace`.
+/// The largest number of a call that `strace` accepts.
 const TIMES_MAX: usize = 65535;
 
 macro_rules! named_enum {
@@ -36,7 +36,7 @@ macro_rules! named_enum {
 }
 
 named_enum! {
-    /// Which system calls fail.
+    /// The kind of system call that fails.
     Syscall {
         Write "write" "Writes bytes."
         Sync "sync" "Makes written bytes durable."
@@ -47,7 +47,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// On which files.
+    /// The kind of file on which the call fails.
     File {
         Log "log" "The write-ahead log."
         Table "table" "Rows that were flushed or compacted."
@@ -60,7 +60,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// With which error. `KILL` kills the process at the call, and so even inside RocksDB.
+    /// The error of the call. `KILL` kills the process at the call, and so even inside RocksDB.
     Errno {
         Eio "EIO" "An I/O error."
         Enospc "ENOSPC" "The disk is full."
@@ -84,7 +84,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Whether the store must stop after the fault: it cannot continue without its log.
+    /// Whether the store must stop after the fault, because it cannot continue without its log.
     pub fn stops_store(self) -> bool {
         self.file == File::Log && matches!(self.syscall, Syscall::Write | Syscall::Sync)
     }
@@ -129,7 +129,7 @@ impl Fault {
         if self.errno == Errno::Kill {
             let killed = log.contains("+++ killed by SIGKILL +++");
             // The call at which the process was killed has no result. Concurrent calls may lack a
-            // result, too.
+            // result, too, so any one of this kind counts.
             killed && log.lines().any(|call| is_unanswered(call, log) && is_it(call))
         } else {
             log.lines().any(|call| call.contains("(INJECTED)") && is_it(call))

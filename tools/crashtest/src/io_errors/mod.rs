@@ -1,11 +1,11 @@
 //! Failing disks: a write, a sync, a rename or the creation of a file fails below the store, or the
 //! disk is full.
 //!
-//! The store must return the error and then refuse everything until it is opened again: after a
-//! failed sync the state of the disk is unknown, and a later successful sync proves nothing. The
-//! store must not hang. After the next opening, without the fault, everything acknowledged must be
-//! there. A fault can also kill the process inside RocksDB or inside the log, where there is no
-//! crash point.
+//! A store that cannot continue must return the error and then refuse everything until it is opened
+//! again: after a failed sync the state of the disk is unknown, and a later successful sync proves
+//! nothing. No store may hang. After the next opening, without the fault, everything acknowledged
+//! must be there. A fault can also kill the process inside RocksDB or inside the log, where there
+//! is no crash point.
 //!
 //! In many cases an incarnation without a fault comes first, so that faults hit existing stores as
 //! well as new ones. The case names the call that fails. If the process makes fewer calls, an
@@ -151,7 +151,7 @@ pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
     Ok(outcome)
 }
 
-/// All cases: every fault site with each of its errors, and full disks in between.
+/// All cases: every fault site with each of its errors, and full disks (`None`) in between.
 fn all_cases() -> anyhow::Result<Vec<Option<(FaultSite, Errno)>>> {
     let faults = sites::all_cases()?;
     Ok(faults.chunks(DISK_FULL_EVERY).flat_map(|some| some.iter().cloned().map(Some).chain([None])).collect())
@@ -301,8 +301,8 @@ fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::R
     };
     let responded = child.wait(silence, is_done);
     let fault_log = || std::fs::read_to_string(&strace_log).unwrap_or_default();
-    // With free space RocksDB may recover in the background, and the process may be killed during
-    // this recovery.
+    // The disk gets free space again, so RocksDB may recover in the background. The process may be
+    // killed during this recovery.
     if let (Injection::DiskFullThenFree(_), Some(disk)) = (case.injection, &disk) {
         std::fs::remove_file(disk.proc_path().join(BALLAST))?;
     }
@@ -324,7 +324,7 @@ fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::R
         Injection::Fault(fault) => fault.was_injected(&fault_log()),
         Injection::DiskFull(_) | Injection::DiskFullThenFree(_) => !received.failed.is_empty() || !responded,
     };
-    // A process that ended by itself has crashed.
+    // A process that ended by itself before its work was done has crashed.
     let crashed = status.filter(|status| responded && !received.done && status.signal() != Some(Signal::KILL.as_raw()));
     if happened || crashed.is_some() {
         verify_case(args, case, &config, received, before_last_commit, responded, crashed, &store_dir, outcome)?;
@@ -411,7 +411,8 @@ fn verify_case(
     Ok(())
 }
 
-/// Checks that every call after the fault returns an error, and that one error names the cause.
+/// Checks that calls after the fault return only [`EXPECTED_ERRORS`]. If a system call failed, one
+/// of them must name the cause.
 fn check_fail_stop(case: Case, received: &Received, before_last_commit: bool) -> Vec<Violation> {
     const INVARIANT: &str = "fail-stop";
     let mut violations = Vec::new();

@@ -1,7 +1,7 @@
 //! Fault sites: system calls inside RocksDB and the log where a process is killed or a call fails.
 //!
-//! `fault_sites.txt` lists all sites, as `points.txt` lists all crash points: a run fails if it
-//! does not hit each site with each of its errors.
+//! `fault_sites.txt` lists all sites, as `points.txt` lists all crash points. A run fails if it
+//! goes through the whole case list and does not hit each site with each of its errors.
 
 use anyhow::{Context as _, bail};
 
@@ -126,7 +126,7 @@ pub fn check(fault: Fault) -> Result<Fault, String> {
     Err(format!("unknown fault site {fault}; expected one of {}", sites.join(", ")))
 }
 
-/// The fault sites that a complete pass has not hit.
+/// The fault sites that a pass through the whole case list has not hit.
 ///
 /// # Errors
 /// An invalid table.

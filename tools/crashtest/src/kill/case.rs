@@ -191,8 +191,8 @@ fn pass(pass_number: usize) -> anyhow::Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (index, (point, protocols)) in expected()?.into_iter().enumerate() {
         for protocol in protocols {
-            // The remainders by 3 and by 2, of visit and durability, together identify the
-            // combination.
+            // The remainder by 3 decides the visit and the remainder by 2 the durability, so any
+            // six consecutive numbers have all combinations.
             let combination = pass_number + index + if protocol == Protocol::Auto { 0 } else { COMBINATIONS / 2 };
             cases.push(Case {
                 point,

@@ -48,7 +48,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// This program, in a directory for temporary files, two cases at a time.
+    /// The configuration that runs this program, two cases at a time, in a directory for temporary
+    /// files.
     ///
     /// # Errors
     /// This program's path is unknown.
@@ -112,8 +113,8 @@ pub fn run_case(config: &Config, name: &str) -> anyhow::Result<LayerResult> {
     run_cases(config, LayerArgs::default().clock(), 1, |_| case)
 }
 
-/// Runs the layer: one pass, all cases, or as many cases as there is time for, after the skipped
-/// cases.
+/// Runs the layer: a quick run has one pass, another one all cases. With a time limit it has as
+/// many as there is time for. It begins after the cases to skip.
 ///
 /// # Errors
 /// Errors of the harness, not of the store.

@@ -31,8 +31,8 @@ use crate::workload;
 /// point is tried again with other choices.
 const ATTEMPTS: u64 = 5;
 
-/// Runs a case. A failure keeps the directory with the store, before and after its verification,
-/// the history and a log.
+/// Runs a case. After a failure the directory of the case is kept. It has the store before and
+/// after its verification, the history and a log.
 ///
 /// # Errors
 /// Errors of the harness, not of the store.
@@ -183,7 +183,8 @@ impl Attempt<'_> {
 
     /// Runs the incarnation without a kill on a copy of the store, counts the visits of the point,
     /// and plans the kill for the last visit. Returns whether there was any visit. Each further
-    /// attempt of the case halves the count, since the number of visits depends on timing.
+    /// attempt of the case halves the number of this visit, since with another timing there may be
+    /// fewer visits.
     fn find_last_visit(&mut self, incarnation: &mut Incarnation, log: &Path) -> anyhow::Result<bool> {
         let store_dir = self.case_dir.join("run-without-kill");
         if store_dir.exists() {

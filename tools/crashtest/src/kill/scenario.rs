@@ -107,9 +107,9 @@ pub fn plan_incarnations(
         HowReached::Creating => {
             plan.kill_at_first_visit(0);
             for _ in 1..times {
-                // An existing store does not reach `create.before` again, so these kills follow
-                // each other. Every opening reaches `create.done`, so there an incarnation with
-                // commits comes in between.
+                // Only a store that does not exist yet reaches `create.before`, so the kills there
+                // follow each other directly. Every opening reaches `create.done`, so an
+                // incarnation with commits comes between the kills there.
                 if case.point == CrashPoint::CreateDone {
                     plan.leave_any_state();
                 }
@@ -153,8 +153,9 @@ impl<'a> Plan<'a> {
         let workload = workload_for(case, rng);
         let large = workload.name() == workload::LARGE.name();
         let is_about_gc = matches!(case.point, P::GcBefore | P::GcDone | P::HistoryFloorRaised);
-        // A commit must be in progress when the grant of its lock ends. A commit mostly takes
-        // microseconds, but longer while the writer starts a segment or waits for a flush.
+        // `lock.grant-ended` and `lock.drained` need a commit in progress when the grant of its
+        // lock ends. A commit mostly takes microseconds, but longer while the writer starts a
+        // segment or waits for a flush. So cases of these points flush continuously.
         let delays_commits = matches!(case.point, P::LockGrantEnded | P::LockDrained);
         let flushes = delays_commits || case.point.name().starts_with("flush.");
         let restores = matches!(case.point, P::RestoreBetween | P::RestoreAll | P::RestoreNamed);
@@ -215,8 +216,9 @@ impl<'a> Plan<'a> {
                 0
             },
             long_value_every: [0, 2, 8][rng.below(3)],
-            // Some transactions commit long after their reads, when GC has run. A conflict that the
-            // conflict set has evicted shows only in a tombstone, which GC must have kept.
+            // Some transactions commit long after their reads, when GC has run. If the conflict set
+            // has evicted a deletion with which they conflict, only its tombstone shows the
+            // conflict, and GC must have kept it.
             think_ms: if is_about_gc { 40 } else { 0 },
             large_transaction_bytes: if needs_large_transaction(case.point) || restores && rng.one_in(2) {
                 4000
@@ -252,7 +254,8 @@ impl<'a> Plan<'a> {
         let find_last_visit = self.case.visit == Visit::Last;
         let min_acks = if find_last_visit { config.after_acks.min(1) } else { config.after_acks };
         if find_last_visit {
-            // The run without a kill must end by itself, and must count all visits.
+            // The run without a kill must end by itself, so its transactions have a limit, and it
+            // must count all visits, so none is left out for missing acknowledgements.
             (config.after_acks, config.transactions) = (0, self.defaults.transactions);
         } else if self.case.visit == Visit::Second {
             config.kill_at = vec![kill_at(self.case.point, 2)];
@@ -267,15 +270,16 @@ impl<'a> Plan<'a> {
         self.push(config, false, after, true);
     }
 
-    /// Adds an incarnation with at least this many acknowledged commits.
+    /// Adds an incarnation that must have at least `min_acks` acknowledged commits of its own.
     fn push(&mut self, config: ChildConfig, find_last_visit: bool, min_acks: u64, is_target: bool) {
         let before = self.incarnations.last().map_or(0, |incarnation| incarnation.min_acks);
         self.incarnations.push(Incarnation { config, find_last_visit, min_acks: before + min_acks, is_target });
     }
 
-    /// Adds incarnations that leave locked rows whose primary may be in the second keyspace, and
-    /// incarnations that drop this keyspace before the locks are resolved. A store that deletes the
-    /// keyspace's data too early loses the status of these transactions.
+    /// Only for the points of a dropped keyspace, and only with large transactions: adds
+    /// incarnations that leave locked rows whose primary may be in the second keyspace, and others
+    /// that drop this keyspace before the locks are resolved. A store that deletes the keyspace's
+    /// data too early loses the status of the transactions that hold the locks.
     fn drop_keyspace_with_orphans(&mut self) {
         let large = self.defaults.workload == workload::LARGE.name();
         if !large || !matches!(self.case.point, CrashPoint::KeyspaceDropped | CrashPoint::KeyspaceDataDeleted) {
@@ -320,7 +324,8 @@ impl<'a> Plan<'a> {
             CrashPoint::ResolveBeforeRollForward => &[CrashPoint::CommitPrimary],
             CrashPoint::ResolvePrimaryRolledBack if self.case.visit != Visit::First => &[CrashPoint::PrewriteAll],
             CrashPoint::ResolvePrimaryRolledBack => &[CrashPoint::PrewritePrimary, CrashPoint::PrewriteAll],
-            // These points leave more locks than clients can resolve before the sweep begins.
+            // A kill between two batches leaves more locks than clients can resolve before the
+            // sweep begins.
             CrashPoint::SweepBetween => &[CrashPoint::PrewriteBetween, CrashPoint::CommitBetween],
             _ if how_reached(self.case.point) == HowReached::Recovering && self.case.visit != Visit::First => {
                 &[CrashPoint::PrewriteAll, CrashPoint::CommitPrimary]
@@ -421,8 +426,8 @@ fn workload_for(case: &Case, rng: &mut SeededRng) -> &'static dyn Workload {
         P::ResolveBeforeRollForward if case.visit == Visit::Second && case.protocol == Protocol::Auto => {
             return workload::LARGE;
         }
-        // These points need more rows than one batch: otherwise a conflict is found before there
-        // are locks.
+        // To have something between batches, or locks when a conflict is found, a transaction needs
+        // more rows than one batch.
         P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween => return workload::LARGE,
         P::RollbackBetween | P::RollbackWritten => return workload::LARGE,
         P::KeyspaceDataDeleted | P::SweepBetween => return workload::LARGE,
@@ -433,8 +438,8 @@ fn workload_for(case: &Case, rng: &mut SeededRng) -> &'static dyn Workload {
                 return deletes;
             }
         }
-        // Not the large workload, whose few transactions seldom have a commit in progress when a
-        // grant ends.
+        // Here the large workload is never chosen: its few transactions seldom have a commit in
+        // progress when a grant ends.
         P::LockGrantEnded | P::LockDrained => {}
         _ if rng.one_in(8) => return workload::LARGE,
         _ => {}

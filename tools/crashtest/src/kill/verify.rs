@@ -15,7 +15,7 @@ use crate::verify_store::{StoreReport, StoreUnderTest, verify};
 use crate::violation::Violation;
 use crate::workload::Workload;
 
-/// A verification normally takes less than a second.
+/// A verification that takes longer hangs; normally it takes less than a second.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How many checkpoints are verified.
 const CHECKPOINTS_MAX: usize = 3;

@@ -7,7 +7,8 @@
 //! - token order: of two conflicting grants the later has the greater token;
 //! - fencing: a fenced commit lies between its token and the next conflicting token;
 //! - visibility: a fenced transaction sees every commit fenced by earlier conflicting tokens;
-//! - queue order: a request that does not wait overtakes no waiting one, by request ids and tokens.
+//! - queue order: a request that must not wait overtakes no earlier one; request ids have the order
+//!   in which requests came, and tokens the order in which they were granted.
 
 mod replay;
 
@@ -35,9 +36,9 @@ pub struct GrantInterval {
     pub from: LogicalTime,
     /// The end of the grant, or a time before the first attempt to end it.
     pub until: LogicalTime,
-    /// The number of the request in its incarnation, unless the grant replaced another one.
+    /// The number of the request in its incarnation; `None` if the grant replaced another one.
     pub id: Option<u64>,
-    /// Whether the request did not wait.
+    /// Whether the request was one that must not wait.
     pub no_wait: bool,
 }
 
@@ -173,7 +174,8 @@ fn check_tokens(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     }
 }
 
-/// Queue order: if a request did not wait, the conflicting requests before it have smaller tokens.
+/// Queue order: a grant whose request must not wait has a greater token than all conflicting grants
+/// that were requested before it.
 fn check_fifo(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut by_id: Vec<(u32, u64, &GrantInterval)> =
         grants.iter().filter_map(|grant| Some((grant.from.incarnation, grant.id?, *grant))).collect();

@@ -53,7 +53,8 @@ struct Grant {
     id: Option<u64>,
     no_wait: bool,
     /// The starts of the grant's intervals: at the grant, after each failed conversion, and in each
-    /// later incarnation. Each start has the end attempts that did not end the interval.
+    /// later incarnation. Each start comes with the end attempts that had failed before it, and so
+    /// do not end the interval.
     start_times: Vec<(LogicalTime, Vec<u64>)>,
     end_attempts: Vec<(u64, LogicalTime)>,
     is_over: bool,
@@ -136,8 +137,8 @@ impl Replay {
             }),
             LockEvent::Resumed { name, token } => self.with(name, *token, |grant| grant.resumed = true),
             LockEvent::Released { name, token, by, at } => self.with(name, *token, |grant| {
-                // If the grant was not held, another client has ended it, and the lease row may
-                // still exist.
+                // The release proves a durable end only if the grant was still held. If another
+                // client had ended it before, the lease row may still exist.
                 grant.is_over |= grant.is_held_at(*at, *by);
             }),
             LockEvent::EndedDurably { name, token } => self.with(name, *token, |grant| grant.is_over = true),

@@ -86,7 +86,7 @@ pub struct LockClient<'a> {
     pub(super) pause_max_ms: usize,
 }
 
-/// A held lock. The end attempt is recorded before the guard is dropped.
+/// A held lock. Dropping it records an end attempt, and then drops the guard.
 pub(super) struct HeldLock<'a> {
     pub events: EventWriter<'a>,
     pub name: String,
@@ -134,7 +134,7 @@ pub(super) struct LockRequest {
     pub name: String,
     pub mode: LockMode,
     pub wait: LockWaitPolicy,
-    /// The time to live, and whether the lease is not renewed.
+    /// Of a lease: its time to live, and true if the store must not renew it.
     pub lease: Option<(Duration, bool)>,
 }
 
@@ -266,7 +266,8 @@ impl<'a> LockClient<'a> {
         }
     }
 
-    /// Checks the end of a wait without a grant: it must not be before the timeout, nor long after.
+    /// Checks the error of a request that got no grant: a wait that timed out must have ended
+    /// neither before its timeout nor long after. Returns all errors but an expected refusal.
     pub(super) fn check_refusal(&self, request: &LockRequest, requested: LogicalTime, why: Error) -> Result<(), Error> {
         let took = Duration::from_nanos(self.events.now().time.saturating_sub(requested.time));
         match (why.kind(), request.wait) {
@@ -420,7 +421,8 @@ impl<'a> LockClient<'a> {
     }
 }
 
-/// Errors that are expected in any lock client. A conflict on a lease row is an error of the store.
+/// Ignores errors that any lock client may get, and returns all others. A conflict on a lease row
+/// is returned, because the store must handle it.
 fn tolerate(why: Error) -> Result<(), Error> {
     match why.kind() {
         ErrorKind::Conflict(conflict) if conflict.row.keyspace_id() == CATALOG => Err(why),

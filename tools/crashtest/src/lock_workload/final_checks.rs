@@ -22,13 +22,14 @@ const CATALOG: KeyspaceId = KeyspaceId(0);
 const LEASE_ROW_PREFIX: &[u8] = b"lock/";
 const LEASE_SURVIVES: &str = "lock: leases survive the process";
 const NOTHING_LEFT: &str = "lock: cleanup";
-/// Longer than any lease, and than an opening waits for leases.
+/// Longer than any lease, and longer than an opening waits for leases.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest wait for a lease to expire.
 const EXPIRY_WAIT_MAX: Duration = Duration::from_millis(1500);
 
-/// Attaches every lease of earlier incarnations: held ones must exist, released and expired ones
-/// must not. `events` has everything up to this opening.
+/// Attaches the leases of earlier incarnations, except a random third of those that were not
+/// released. Held ones must exist, released and expired ones must not. `events` has everything up
+/// to this opening.
 ///
 /// # Errors
 /// Errors of the store.
@@ -40,7 +41,7 @@ pub fn check_leases(
     let mut violations = Vec::new();
     for lease in replay(events).leases {
         if !lease.ended && rng.one_in(3) {
-            // The lease stays, so that other clients have to wait for it.
+            // This lease is left alone, so that other clients have to wait for it.
             continue;
         }
         let most = lease.at_most.map(|most| Duration::from_nanos(most.time.saturating_sub(writer.now().time)));
@@ -104,7 +105,7 @@ pub fn store_gone(events: &[LockEvent]) -> Option<LockEvent> {
     events.iter().filter_map(at).max().map(LockEvent::StoreGone)
 }
 
-/// Looks up the commits whose outcome is unknown. All row locks must have been resolved.
+/// Looks up the commits whose outcome is unknown. The caller must have resolved all row locks.
 pub fn resolve_unknown(open: &[LockCommit], engine: &dyn Engine, rows: &Keyspace) -> Vec<LockEvent> {
     let end = |commit: &LockCommit| {
         let (row, start_ts) = (rows.row_key(encode_key(&commit.marker)), Timestamp::from_u64(commit.start_ts));
@@ -117,8 +118,9 @@ pub fn resolve_unknown(open: &[LockCommit], engine: &dyn Engine, rows: &Keyspace
     open.iter().map(end).collect()
 }
 
-/// Checks, when no request waits, that a request was woken only by a grant or by its end. A missing
-/// wake-up shows as a wait that never ends.
+/// Checks that a request was woken only by a grant or by its end: there are at most as many
+/// wake-ups as waits that did not time out. No request may be waiting now. A missing wake-up is not
+/// found here, but as a wait that never ends.
 pub fn check_wakeups(store: &Store, counts: Counts) -> Option<Violation> {
     let stats = store.lock_stats();
     let waited = stats.exclusive.waits + stats.shared.waits + stats.semaphore.waits;
@@ -127,7 +129,8 @@ pub fn check_wakeups(store: &Store, counts: Counts) -> Option<Violation> {
     (stats.wakeups > most).then(|| Violation::new("lock: single wake-up", details))
 }
 
-/// Checks, when no lock is held or waited for, that only detached leases are left.
+/// Checks that the lock table has only leases. The caller must have dropped all guards, and no
+/// request may be waiting.
 pub fn check_only_leases(store: &Store) -> Option<Violation> {
     let table = store.lock_table().ok()?;
     let left = table.entries.into_iter().find(|entry| entry.lease_remaining.is_none());
@@ -179,7 +182,7 @@ pub fn lease_rows(reader: &impl CellReader) -> Result<Vec<String>, EngineError> 
     Ok(found)
 }
 
-/// Checks that no lease row is left. No lease may be held.
+/// Checks that no lease row is left. Before the call all leases must have ended.
 ///
 /// # Errors
 /// Errors of the reads.

@@ -68,7 +68,8 @@ pub struct Counts {
 }
 
 impl SharedLocks {
-    /// For the next incarnation: keeps only the register outside the store.
+    /// What the lock clients of the next incarnation share. Only the register outside the store is
+    /// kept.
     #[must_use]
     pub fn next_incarnation(&self) -> Self {
         Self { register: Mutex::new(self.register.lock().clone()), ..Self::default() }

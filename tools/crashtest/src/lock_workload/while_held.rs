@@ -48,7 +48,7 @@ impl<'a> LockClient<'a> {
     }
 
     /// Commits a transaction under the lock. The guard may be shared during the commit, so that
-    /// another client can drop it.
+    /// another client can drop it; then the lock is not returned.
     fn commit(&mut self, mut held: HeldLock<'a>, work: Work) -> Result<Option<HeldLock<'a>>, Error> {
         let (fence, options) = (held.guard()?.fence(), self.options_of_txn());
         let mut txn = self.env.store.begin_with(options)?;
@@ -172,8 +172,8 @@ impl<'a> LockClient<'a> {
     fn renew(&self, held: &mut HeldLock<'_>) -> Result<(), Error> {
         let from = (self.events.now(), self.env.runtime.unix_millis());
         let time = Duration::from_millis(LEASE_MAX_MS);
-        // The new term is not shorter than the old one, so a renewal without an answer cannot end
-        // the lease earlier.
+        // Recorded before the renewal, which may take effect even if its answer is lost. A renewal
+        // cannot end the lease earlier: the new term is not shorter than the old one.
         self.events.record(LockEvent::Resumed { name: held.name.clone(), token: held.token });
         match held.guard()?.renew(time) {
             Ok(()) => {

@@ -10,14 +10,16 @@
 //! commits when the loss is accepted. Without a proof it must open. A log that ends early, followed
 //! by zeros only, never proves a loss.
 //!
-//! A store that opens has every commit that was acknowledged while the log was no longer than its
-//! readable part is now, and of the later commits a prefix in commit order. Opening never panics.
-//! So a flipped bit in one of the two header copies loses nothing, and a flipped bit in a frame is
-//! detected if a later frame proves that the damaged frame was durable.
+//! A store that opens has every commit that was acknowledged before the log had grown beyond the
+//! part that is still readable, and of the later commits a prefix in commit order. Opening never
+//! panics. A flipped bit in one of the two header copies loses nothing, because the other copy is
+//! intact. A flipped bit in a frame is detected if a later frame proves that the damaged one was
+//! durable.
 //!
 //! The store has a deterministic clock and random numbers, so a seed always makes a log of the same
-//! shape. Only no-op frames of an idle log depend on timing. So positions are counted without no-op
-//! frames (see `sample_store`), and a case names the same byte of the same frame each time.
+//! shape, except for the no-op frames of an idle log, which depend on timing. So positions are
+//! counted without no-op frames (see `sample_store`), and a case names the same byte of the same
+//! frame each time.
 
 mod deterministic_env;
 mod sample_store;
@@ -43,11 +45,11 @@ use crate::violation::Violation;
 use crate::workload;
 
 const LAYER: &str = "log-damage";
-/// Stores of a run without a time limit; the third one has large transactions.
+/// The number of stores of a run without a time limit. One of them has large transactions.
 const STORES: u64 = 3;
-/// Positions of a quick run, in all stores together.
+/// The number of positions of a quick run, in all stores together.
 const QUICK_POSITIONS: usize = 300;
-/// Positions of each store in a run with a time limit.
+/// The number of positions in each store of a run with a time limit.
 const TIMED_POSITIONS: usize = 200;
 /// One case in this many opens the store a second time.
 const REOPEN_EVERY: u64 = 8;
@@ -150,8 +152,8 @@ fn run_store(
     Ok(())
 }
 
-/// Positions spread evenly over the stable part, with a random offset; two in three are
-/// truncations.
+/// Positions spread evenly over the part of the log that is the same in every run, with a random
+/// offset. About two in three are truncations.
 fn quick_cases(sample: &SampleStore, seed: u64, rng: &mut SeededRng) -> Vec<Case> {
     let places = QUICK_POSITIONS / usize::try_from(STORES).unwrap_or(1);
     let frames = sample.stable_bytes - HEADER_POSITIONS;

@@ -5,8 +5,9 @@
 //! their order, then the no-op frames and the rest of the header blocks. The part before the no-op
 //! frames is the same in every run of a seed.
 //!
-//! The log is copied after its last no-op frame, so every commit in it has a durability proof. Even
-//! seeds drop this frame, as an earlier power cut would, so their last commits have no proof.
+//! The log is copied after its last no-op frame, which proves that every commit in the log is
+//! durable. With an even seed this frame is dropped, as an earlier power cut would, so the last
+//! commits have no proof.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -72,7 +73,8 @@ pub struct Acknowledged {
 }
 
 impl SampleStore {
-    /// The client log when the log had this length; later answers are missing.
+    /// The client log as it was when the store's log had this length: of later answers it has only
+    /// the aborts.
     pub fn log_at(&self, length: usize) -> (ClientLog, Acknowledged) {
         let mut client_log = ClientLog::default();
         let mut acknowledged = Acknowledged::default();

@@ -22,8 +22,9 @@ pub struct Lost {
     pub entries: u64,
 }
 
-/// Writes the files and syncs one of them, but not its tail. Must be called right before the power
-/// cut: a sync of any file also writes new directory entries, so the cut could not lose them.
+/// Writes two files. One is synced before it gets its tail, the other is never synced. Must be
+/// called right before the power cut: a sync of any file in between would also write new directory
+/// entries, so the cut could not lose them.
 pub fn write(disk: &Path) -> io::Result<()> {
     let mut synced = File::create_new(disk.join(SYNCED))?;
     synced.write_all(BODY)?;
@@ -33,8 +34,8 @@ pub fn write(disk: &Path) -> io::Result<()> {
     File::create_new(disk.join(UNSYNCED))?.write_all(TAIL)
 }
 
-/// Counts what was lost. The files are removed, because replacing an existing file would write it
-/// out when it is closed.
+/// Counts what was lost, and removes both files: a file that replaces an existing one is written
+/// out when it is closed, so the next cut could not lose its tail.
 pub fn count(disk: &Path) -> io::Result<Lost> {
     let body = fs::read(disk.join(SYNCED))?;
     if !body.starts_with(BODY) {

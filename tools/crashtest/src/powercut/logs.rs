@@ -28,7 +28,7 @@ use crate::log_parser::{self, frames, header, segments, valid_length};
 use crate::rng::SeededRng;
 use crate::violation::Violation;
 
-/// The rows after which there is a sync; the next segment begins after about forty rows.
+/// After these numbers of rows there is a sync. The next segment begins after about forty rows.
 const SYNC_AT_ROWS: [u64; 2] = [12, 20];
 /// Rows in the new segment.
 const ROWS_IN_NEW_SEGMENT: u64 = 10;
@@ -297,8 +297,8 @@ fn bytes_of(file: &mut fs::File) -> std::io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The control: a reader that checks each frame by itself would replay the newer segment after
-    /// the hole.
+    /// Shows that an image tests something: a reader that checks each frame by itself would replay
+    /// the newer segment after the hole.
     #[test]
     fn the_newer_segment_is_valid_and_hides_the_hole() {
         let image = image(1).unwrap();

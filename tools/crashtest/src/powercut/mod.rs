@@ -150,7 +150,8 @@ fn plan_incarnations(seed: u64, args: &LayerArgs, disk: &Disk, rng: &mut SeededR
     let (workload, large_transaction_bytes) = workload_for(seed, rng);
     let modes = [DurabilityMode::Sync, DurabilityMode::Sync, DurabilityMode::Buffered, DurabilityMode::Mixed];
     let small = rng.one_in(3);
-    // If nothing else syncs the segment, a power cut shows whether the flush syncs it first.
+    // If clients never sync the log, a power cut shows whether a flush syncs the segment before it
+    // writes the tables.
     let unsynced = FLUSH_HEAVY.contains(&(seed % 5));
     ChildConfig {
         store_dir: disk.path().join("store"),

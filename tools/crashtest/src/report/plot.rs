@@ -18,9 +18,9 @@ pub const RECOVERY_LOCKS: &str = "recovery: locks";
 pub const RECOVERY_SECONDS: &str = "recovery: seconds";
 /// A metric of `log-damage`: the offset of the truncation, in bytes.
 pub const LOG_OFFSET: &str = "offset";
-/// A metric of `log-damage`: the commits acknowledged below that offset.
+/// A metric of `log-damage`: the commits acknowledged below the offset of the truncation.
 pub const LOG_ACKNOWLEDGED: &str = "acknowledged";
-/// A metric of `log-damage`: the transactions recovered after that truncation.
+/// A metric of `log-damage`: the transactions recovered after the truncation.
 pub const LOG_RECOVERED: &str = "recovered";
 
 const SIZE: (u32, u32) = (600, 350);
@@ -139,13 +139,13 @@ fn thin(points: Points, right: f64, top: f64) -> Points {
     points.into_iter().filter(|&(x, y)| seen.insert((slot(x, right), slot(y, top)))).collect()
 }
 
-/// The index of the range that contains a value, of `ranges` equal ranges up to `top`.
+/// The index of the mark nearest to a value; the marks divide 0 to `top` into `ranges` equal parts.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 fn slot(value: f64, top: f64, ranges: f64) -> u64 {
     if top > 0.0 { (value / top * ranges).round() as u64 } else { 0 }
 }
 
-/// The medians of both coordinates in each range of the first.
+/// For each range of the first coordinate, the medians of both coordinates.
 fn median_line(points: &[(f64, f64)], right: f64) -> Points {
     let mut ranges: BTreeMap<u64, [Vec<f64>; 2]> = BTreeMap::new();
     for &(x, y) in points {

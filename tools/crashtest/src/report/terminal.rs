@@ -82,7 +82,7 @@ fn write_failure(out: &mut String, failure: &Failure) -> std::fmt::Result {
 fn layers(layers: &[LayerResult]) -> Table {
     let numbers = ["cases", "txns", "acked", "lost", "unacked", "kills", "failed", "time"];
     let mut table = table(&["layer"], &numbers, &["verdict"]);
-    // Times and verdicts have spaces at which a narrow terminal may break them.
+    // A narrow terminal may break only times and verdicts, which have spaces.
     for column in table.column_iter_mut().take(numbers.len()) {
         column.set_constraint(ColumnConstraint::ContentWidth);
     }

@@ -98,7 +98,7 @@ fn the_page_loads_nothing() {
 fn text_is_escaped() {
     let page = html::page(&failing()).unwrap();
     assert!(!page.contains("<script") && page.contains("&lt;script&gt;alert(&quot;&amp;'"));
-    // Every attribute with run data is in double quotes, which only these characters end.
+    // Attributes with run data are in double quotes, and only another double quote would end one.
     assert_eq!(page.matches("alert(\"").count(), 0);
     let text = terminal::summary(&failing());
     assert!(text.contains("<script>") && !text.contains('\u{1b}'));

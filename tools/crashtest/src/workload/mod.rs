@@ -60,7 +60,7 @@ pub use skew::write_skews;
 pub const ALL: &[&dyn Workload] =
     &[&bank::Bank, &list::List, &register::Register, &index::Index, &set::Set, &skew::Skew, &fork::Fork];
 
-/// Most transactions have more rows than one batch may have.
+/// The large workload: most of its transactions have more rows than one batch may have.
 pub const LARGE: &dyn Workload = &large::Large { large_of_six: 4 };
 /// As [`LARGE`], but most transactions are small, for tests with little time.
 pub const RARELY_LARGE: &dyn Workload = &large::Large { large_of_six: 1 };

@@ -75,8 +75,8 @@ enum Phase {
     Crashed,
 }
 
-/// The progress of a reader or of the sweep, from a lock to its transaction's status and back. What
-/// it has read may be outdated at the next step.
+/// The progress of a resolver, which is a reader or the sweep, from a lock to its transaction's
+/// status and back. What the resolver has read may be outdated at its next step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Resolver {
     None,
@@ -88,7 +88,7 @@ enum Resolver {
 
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct State {
-    /// What a crash may leave: the newest durable entry, then all later entries.
+    /// The newest durable entry, then all later ones. A crash leaves one of them as the newest.
     log: Vec<Arc<LogEntry>>,
     phases: Vec<Phase>,
     timestamps: Vec<Option<TxnTimestamps>>,
@@ -149,7 +149,7 @@ pub enum Action {
     Sweep,
 }
 
-/// The result of a step: nothing to do now, done, or an invariant is violated.
+/// The result of a step: whether there was anything to do, or the invariant that is violated.
 type Stepped = Result<bool, Invariant>;
 
 impl Embedded {

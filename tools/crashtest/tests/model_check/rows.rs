@@ -1,8 +1,8 @@
 //! Rows without an engine: plain columns, changed by the protocol's changes under the protocol's
 //! preconditions.
 //!
-//! They replace `LocalEngine`, and as in it only the protocol decides: the rows return a `RowState`
-//! as read, check `Precondition::is_met`, and apply each `CellChange`. The states of an exploration
+//! They replace `LocalEngine`. As there, only the protocol decides: the rows return a `RowState` as
+//! read, check `Precondition::is_met`, and apply each `CellChange`. The states of an exploration
 //! share their rows, so a step copies only the row that it changes.
 
 use std::fmt;

@@ -91,7 +91,8 @@ struct TxnState {
 pub struct Scenario<'a> {
     pub scripts: &'a [Script],
     pub timestamps: &'a [Option<TxnTimestamps>],
-    /// Whether the owner of a lock is live. Only a live owner itself may end its transaction.
+    /// Whether the owner of a lock is live. While it is, only the owner itself may end its
+    /// transaction.
     pub is_live: &'a dyn Fn(&Lock) -> bool,
 }
 

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use percolite_crashtest::history::{Line, Op, Outcome, Transaction};
 
 /// Whether a store with snapshot isolation can have given these answers. Tries every combination of
-/// outcomes of the transactions with an unknown outcome, at every timestamp up to one beyond the
-/// largest.
+/// outcomes for the transactions of unknown outcome, with their commits at every timestamp up to
+/// one above the largest in the history.
 pub fn is_valid(lines: &[Line]) -> bool {
     let mut initial = BTreeMap::new();
     let mut txns = Vec::new();

@@ -88,7 +88,7 @@ impl Embedded {
             keep_old_version: false,
             record_lock_only: false,
         };
-        // A live owner can commit the rows that it has locked.
+        // A live owner must be able to commit the rows that it has locked.
         commit(&as_read, &request).map_err(|_| Invariant::LiveOwnersLeftAlone)
     }
 

@@ -80,7 +80,8 @@ impl Embedded {
         match check_txn_status(&rows.read(primary, start_ts), &request) {
             Ok(Step::Done(status)) => self.record_status(state, row, start_ts, status),
             Ok(Step::Apply(change, _)) => Ok(Resolver::Ending { row, start_ts, primary, change: Sent::new(change) }),
-            // As long as the lock exists, its transaction's records must exist.
+            // The status must be known: while the lock exists, its transaction's records must
+            // exist.
             Err(_) => Err(Invariant::LocksResolvable),
         }
     }

@@ -80,7 +80,7 @@ impl Shared {
     }
 }
 
-/// The lock in the row whose status decides what a reader sees.
+/// The row's lock, if the status of its transaction decides what a reader at `read_ts` sees.
 pub(super) fn lock_to_resolve(view: &Rows, row: usize, read_ts: Timestamp) -> Option<&Lock> {
     view.cells[row].lock.as_ref().filter(|lock| lock.lock_type != LockType::LockOnly && lock.txn.start_ts <= read_ts)
 }

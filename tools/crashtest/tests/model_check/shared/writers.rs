@@ -205,7 +205,7 @@ impl Shared {
     fn resolver_done(&self, state: &mut State, w: usize, result: ResolverResult) -> Result<(), Invariant> {
         match result {
             ResolverResult::NotYet(resolver) => state.writers[w].resolver = Some(resolver),
-            // The owner of the lock is live, or its status cannot be determined.
+            // The owner of the lock is live, or the status of its transaction cannot be determined.
             ResolverResult::Status(None) | ResolverResult::Failed => self.roll_back(state, w)?,
             ResolverResult::Status(Some(_)) => {
                 let task = state.writers[w].task;
