@@ -30,8 +30,8 @@
 //!
 //! **Snapshot isolation.** A transaction reads one consistent state of the store, and its own
 //! writes over it. If two transactions overlap and write the same row, the first to commit wins.
-//! The other gets a [`Conflict`], which names the row, the transaction that was first and its time,
-//! and [`Store::transact`] runs it again.
+//! The other gets a [`Conflict`], which names the row, the transaction that was first and its time.
+//! [`Store::transact`] then runs the losing transaction again.
 //!
 //! Write skew is possible, as in every store with snapshot isolation. [`Txn::get_for_update`],
 //! which is optimistic too, prevents it for single rows; for ranges use a [guard
@@ -141,7 +141,7 @@ mod local_oracle;
 mod lock_manager;
 mod lock_value;
 #[allow(clippy::cast_possible_truncation, reason = "slots of its hash index are 32-bit numbers")]
-#[allow(dead_code, unused_imports, reason = "some of it is used only by tests, and all of it only with `rocks`")]
+#[cfg_attr(not(feature = "rocks"), allow(dead_code, unused_imports, reason = "only the directory engine uses it"))]
 mod memtable;
 #[cfg(test)]
 #[path = "memtable/tests.rs"]
@@ -194,9 +194,6 @@ pub mod internal {
     }
     pub mod protocol {
         pub use crate::protocol::*;
-    }
-    pub mod write_set {
-        pub use crate::write_set::WriteSet;
     }
 }
 

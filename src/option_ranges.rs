@@ -50,6 +50,7 @@ pub enum Unit {
 /// The value of an option is out of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is {}; it must be {range}", .range.name, Exactly(.range.unit, *.value))]
+#[non_exhaustive]
 pub struct OptionOutOfRange {
     /// The range.
     pub range: OptionRange,

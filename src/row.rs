@@ -1,5 +1,5 @@
 //! The types that protocol and engines share: a row, the contents of its columns, and a conditional
-//! change of it.
+//! change of a row.
 //!
 //! A row is one user key. Its three columns are `data`, `lock` and `write`. The history column adds
 //! transaction records, which say how a transaction ended at this row, and versions that were
@@ -95,7 +95,7 @@ pub struct LockVersion {
     /// See [`Lock::txn`].
     pub txn: TxnId,
     /// See [`Lock::write_seq`].
-    pub sequence: u32,
+    pub write_seq: u32,
     /// See [`Lock::ttl_ms`].
     pub ttl_ms: u64,
     /// See [`Lock::min_commit_ts`].
@@ -105,7 +105,7 @@ pub struct LockVersion {
 impl Lock {
     /// The lock's current version.
     pub fn version(&self) -> LockVersion {
-        LockVersion { txn: self.txn, sequence: self.write_seq, ttl_ms: self.ttl_ms, min_commit_ts: self.min_commit_ts }
+        LockVersion { txn: self.txn, write_seq: self.write_seq, ttl_ms: self.ttl_ms, min_commit_ts: self.min_commit_ts }
     }
 }
 
@@ -170,8 +170,8 @@ pub enum Precondition {
     SafePointAtMost(Timestamp),
 }
 
-/// The preconditions of a change. It derefs to a slice. Usually there are two, which need no
-/// allocation.
+/// The preconditions of a change. The type derefs to a slice. Usually a change has two
+/// preconditions, which need no allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preconditions(SmallVec<[Precondition; 2]>);
 

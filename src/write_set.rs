@@ -7,6 +7,7 @@
 //! Chunks are copy-on-write. A scan shares the write set as it was when the scan began. A write
 //! during a scan copies only the list of chunks, the tail and the one chunk that the write changes.
 
+use std::convert::Infallible;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -85,7 +86,7 @@ impl WriteSet {
     }
 
     /// Sets the mutation of a row, if `admitted` returns `Ok`. This closure gets the row, the
-    /// mutation that would be replaced, and the new one. The check and the insertion share one
+    /// mutation that would be replaced, and the new mutation. The check and the insertion share one
     /// search, because searches are most of the cost of a load.
     pub fn insert<E>(
         &mut self,
@@ -196,6 +197,16 @@ impl WriteSet {
     }
 }
 
+impl FromIterator<(RowKey, Mutation)> for WriteSet {
+    fn from_iter<T: IntoIterator<Item = (RowKey, Mutation)>>(rows: T) -> Self {
+        let mut writes = Self::default();
+        for (row, mutation) in rows {
+            let Ok(()) = writes.insert(row, mutation, |_, _, _| Ok::<_, Infallible>(()));
+        }
+        writes
+    }
+}
+
 /// A double-ended iterator over a range of rows, as they were when it was created.
 pub struct WriteSetRange {
     writes: Arc<WriteSet>,
@@ -242,7 +253,6 @@ impl WriteSetRange {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::convert::Infallible;
     use std::ops::RangeBounds;
 
     use proptest::prelude::*;
@@ -358,11 +368,7 @@ mod tests {
     }
 
     fn filled(numbers: impl Iterator<Item = u16>) -> WriteSet {
-        let mut writes = WriteSet::default();
-        for number in numbers {
-            writes.insert(row(number), put(0), |_, _, _| Ok::<_, Infallible>(())).unwrap();
-        }
-        writes
+        numbers.map(|number| (row(number), put(0))).collect()
     }
 
     #[test]

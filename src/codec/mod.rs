@@ -72,10 +72,10 @@ struct StoredLock {
     start_ts: Timestamp,
     owner: OwnerId,
     primary: RowKey,
-    sequence: u32,
+    write_seq: u32,
     ttl_ms: u64,
-    min_commit_after: u64,
-    intent: LockType,
+    min_commit_delta: u64,
+    lock_type: LockType,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -87,10 +87,10 @@ enum StoredHistory {
 #[derive(Serialize)]
 struct BorrowedWrite<'a> {
     commit_ts: Timestamp,
-    took: u64,
+    start_ts_delta: u64,
     owner: OwnerId,
     value: &'a Option<StoredValue>,
-    held_after: Option<u64>,
+    lock_only_delta: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -98,10 +98,10 @@ struct BorrowedLock<'a> {
     start_ts: Timestamp,
     owner: OwnerId,
     primary: &'a RowKey,
-    sequence: u32,
+    write_seq: u32,
     ttl_ms: u64,
-    min_commit_after: u64,
-    intent: &'a LockType,
+    min_commit_delta: u64,
+    lock_type: &'a LockType,
 }
 
 #[derive(Serialize)]
@@ -114,10 +114,10 @@ impl<'a> From<&'a WriteRecord> for BorrowedWrite<'a> {
     fn from(record: &'a WriteRecord) -> Self {
         Self {
             commit_ts: record.commit_ts,
-            took: ts_delta(record.txn.start_ts, record.commit_ts),
+            start_ts_delta: ts_delta(record.txn.start_ts, record.commit_ts),
             owner: record.txn.owner,
             value: &record.value,
-            held_after: record.lock_only_ts.map(|held_at| ts_delta(record.commit_ts, held_at)),
+            lock_only_delta: record.lock_only_ts.map(|lock_only_ts| ts_delta(record.commit_ts, lock_only_ts)),
         }
     }
 }
@@ -125,9 +125,9 @@ impl<'a> From<&'a WriteRecord> for BorrowedWrite<'a> {
 impl From<StoredWrite> for WriteRecord {
     fn from(stored: StoredWrite) -> Self {
         let start_ts = Timestamp::from_u64(stored.commit_ts.to_u64().wrapping_sub(stored.start_ts_delta));
-        let held_at = |after| Timestamp::from_u64(stored.commit_ts.to_u64().wrapping_add(after));
+        let lock_only_ts = |delta| Timestamp::from_u64(stored.commit_ts.to_u64().wrapping_add(delta));
         Self {
-            lock_only_ts: stored.lock_only_delta.map(held_at),
+            lock_only_ts: stored.lock_only_delta.map(lock_only_ts),
             commit_ts: stored.commit_ts,
             txn: TxnId { start_ts, owner: stored.owner },
             value: stored.value,
@@ -138,7 +138,9 @@ impl From<StoredWrite> for WriteRecord {
 impl Record for WriteRecord {
     fn encode(&self, bytes: &mut Vec<u8>) {
         match (&self.value, self.lock_only_ts) {
-            (Some(StoredValue::Inline(Value(value))), held_at) if held_at.is_none() || mutated!(LockOnlyNotEncoded) => {
+            (Some(StoredValue::Inline(Value(value))), lock_only_ts)
+                if lock_only_ts.is_none() || mutated!(LockOnlyNotEncoded) =>
+            {
                 let Self { commit_ts, txn, .. } = *self;
                 InlineWrite { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value }.encode(bytes);
             }
@@ -168,22 +170,22 @@ impl Record for Lock {
             start_ts: self.txn.start_ts,
             owner: self.txn.owner,
             primary: &self.primary,
-            sequence: self.write_seq,
+            write_seq: self.write_seq,
             ttl_ms: self.ttl_ms,
-            min_commit_after: ts_delta(self.txn.start_ts, self.min_commit_ts),
-            intent: &self.lock_type,
+            min_commit_delta: ts_delta(self.txn.start_ts, self.min_commit_ts),
+            lock_type: &self.lock_type,
         };
         encode_value(&stored, bytes);
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let stored: StoredLock = decode_value(bytes)?;
-        let min_commit_ts = stored.start_ts.to_u64().wrapping_add(stored.min_commit_after);
+        let min_commit_ts = stored.start_ts.to_u64().wrapping_add(stored.min_commit_delta);
         Ok(Self {
             txn: TxnId { start_ts: stored.start_ts, owner: stored.owner },
             primary: stored.primary,
-            lock_type: stored.intent,
-            write_seq: stored.sequence,
+            lock_type: stored.lock_type,
+            write_seq: stored.write_seq,
             ttl_ms: stored.ttl_ms,
             min_commit_ts: Timestamp::from_u64(min_commit_ts),
         })
@@ -276,11 +278,11 @@ mod tests {
         }
     }
 
-    fn lock(intent: LockType) -> Lock {
+    fn lock(lock_type: LockType) -> Lock {
         Lock {
             txn: txn(),
             primary: RowKey::new(KeyspaceId(2), b"alice"),
-            lock_type: intent,
+            lock_type,
             write_seq: 1,
             ttl_ms: 3000,
             min_commit_ts: txn().start_ts.next(),

@@ -25,7 +25,7 @@ pub struct Faults {
     /// Calls of [`Engine::apply`](super::Engine::apply) of which a delayed copy arrives much later.
     pub late_duplicates: u16,
     /// The maximum number of calls until a delayed copy arrives; 0 counts as 1.
-    pub late_by_max: u64,
+    pub late_calls_max: u64,
     /// Requests, and independently replies, that are delayed.
     pub delays: u16,
     /// The maximum delay in milliseconds; 0 counts as 1.
@@ -41,7 +41,7 @@ impl Faults {
             truncated_requests: 60,
             duplicates: 60,
             late_duplicates: 120,
-            late_by_max: 200,
+            late_calls_max: 200,
             delays: 60,
             delay_max_ms: 50,
         }
@@ -56,11 +56,11 @@ pub struct FaultCounts {
     /// See [`Faults::lost_replies`].
     pub lost_replies: u64,
     /// See [`Faults::truncated_requests`].
-    pub cut_requests: u64,
+    pub truncated_requests: u64,
     /// See [`Faults::duplicates`].
     pub duplicates: u64,
     /// Duplicates of which the client got the second reply.
-    pub second_answers: u64,
+    pub second_replies: u64,
     /// Delayed copies made; see [`Faults::late_duplicates`].
     pub late_copies: u64,
     /// Delayed copies delivered.
@@ -82,7 +82,7 @@ pub(super) struct FaultPlan {
 /// A delayed copy, and the number of the call before which it arrives.
 pub(super) struct Late {
     pub due: u64,
-    pub groups: Vec<RowBatch>,
+    pub batches: Vec<RowBatch>,
 }
 
 /// The faults of one call.
@@ -100,8 +100,8 @@ pub(super) enum Delivery {
     Never,
     #[default]
     Once,
-    TwiceFirstAnswer,
-    TwiceSecondAnswer,
+    TwiceFirstReply,
+    TwiceSecondReply,
 }
 
 impl Delivery {
@@ -109,12 +109,12 @@ impl Delivery {
         let first = change();
         match self {
             Self::Never | Self::Once => first,
-            Self::TwiceFirstAnswer => {
+            Self::TwiceFirstReply => {
                 // The second reply is discarded.
                 let _ = change();
                 first
             }
-            Self::TwiceSecondAnswer => change(),
+            Self::TwiceSecondReply => change(),
         }
     }
 }
@@ -139,16 +139,16 @@ impl FaultPlan {
         let delivery = match (lost, twice, second) {
             (true, ..) => Delivery::Never,
             (false, false, _) => Delivery::Once,
-            (false, true, false) => Delivery::TwiceFirstAnswer,
-            (false, true, true) => Delivery::TwiceSecondAnswer,
+            (false, true, false) => Delivery::TwiceFirstReply,
+            (false, true, true) => Delivery::TwiceSecondReply,
         };
         let reply_delay_ms = if lost { 0 } else { reply_delay_ms };
         let plan = CallPlan { request_delay_ms, reply_delay_ms, delivery, reply_lost };
-        let seen_second = delivery == Delivery::TwiceSecondAnswer && !reply_lost;
+        let seen_second = delivery == Delivery::TwiceSecondReply && !reply_lost;
         self.injected.lost_requests += u64::from(lost);
         self.injected.lost_replies += u64::from(reply_lost);
         self.injected.duplicates += u64::from(twice && !lost);
-        self.injected.second_answers += u64::from(seen_second);
+        self.injected.second_replies += u64::from(seen_second);
         self.injected.delays += u64::from(plan.request_delay_ms > 0) + u64::from(plan.reply_delay_ms > 0);
         plan
     }
@@ -177,15 +177,15 @@ impl FaultPlan {
     /// truncated. Returns how many of the first batches arrive; `None`: all of them.
     pub fn plan_copies(&mut self, batches: &[RowBatch], arrives: bool) -> Option<usize> {
         let late = self.dice.happens(self.faults.late_duplicates);
-        let by = self.dice.up_to(self.faults.late_by_max);
+        let by = self.dice.up_to(self.faults.late_calls_max);
         let truncated = self.dice.happens(self.faults.truncated_requests);
         let count = self.dice.up_to(batches.len().saturating_sub(1) as u64);
         if late {
-            self.late.push_back(Late { due: self.calls.saturating_add(by), groups: batches.to_vec() });
+            self.late.push_back(Late { due: self.calls.saturating_add(by), batches: batches.to_vec() });
             self.injected.late_copies += 1;
         }
         let truncated = truncated && arrives && batches.len() > 1;
-        self.injected.cut_requests += u64::from(truncated);
+        self.injected.truncated_requests += u64::from(truncated);
         truncated.then(|| usize::try_from(count).unwrap_or(usize::MAX))
     }
 }

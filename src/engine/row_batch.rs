@@ -18,8 +18,9 @@ pub enum RowBatch {
 
 /// The writes of a one-phase commit: each row gets its next version, with the same preconditions.
 ///
-/// A bulk load commits large write sets. A [`RowChange`] for each row would take several times the
-/// memory. So engines should expand the batch one row at a time ([`OnePhaseWrites::change`]).
+/// A bulk load commits large write sets. A [`RowChange`] for each row would take several times
+/// their memory. So engines should expand the batch one row at a time ([`OnePhaseWrites::rows`] and
+/// [`OnePhaseWrites::change`]).
 #[derive(Clone, Debug)]
 pub struct OnePhaseWrites {
     /// The transaction that writes the versions.
@@ -28,8 +29,8 @@ pub struct OnePhaseWrites {
     pub commit_ts: Timestamp,
     /// Every row must have no lock, and no commit after this timestamp. `None`: no precondition.
     pub no_commit_after: Option<Timestamp>,
-    /// The rows and their mutations.
-    pub writes: Arc<WriteSet>,
+    /// The rows and their mutations: [`OnePhaseWrites::rows`].
+    pub(crate) writes: Arc<WriteSet>,
 }
 
 impl RowBatch {
@@ -46,7 +47,7 @@ impl RowBatch {
         match self {
             Self::Changes(changes) => changes.into(),
             Self::OnePhaseWrites(versions) => {
-                versions.writes.iter().map(|(row, mutation)| versions.change(row, mutation)).collect()
+                versions.rows().map(|(row, mutation)| versions.change(row, mutation)).collect()
             }
         }
     }
@@ -108,7 +109,21 @@ fn size_of_next_version((row, mutation): (&RowKey, &Mutation)) -> usize {
 }
 
 impl OnePhaseWrites {
-    /// The change of one row.
+    /// Writes of these rows. Of several mutations of one row the last counts.
+    pub fn new(
+        (txn, commit_ts): (TxnId, Timestamp),
+        no_commit_after: Option<Timestamp>,
+        rows: impl IntoIterator<Item = (RowKey, Mutation)>,
+    ) -> Self {
+        Self { txn, commit_ts, no_commit_after, writes: Arc::new(rows.into_iter().collect()) }
+    }
+
+    /// The rows and their mutations, in key order.
+    pub fn rows(&self) -> impl Iterator<Item = (&RowKey, &Mutation)> {
+        self.writes.iter()
+    }
+
+    /// The change of one row, with its preconditions.
     pub fn change(&self, row: &RowKey, mutation: &Mutation) -> RowChange {
         let mut change = RowChange::next_version(row, self.txn, self.commit_ts, mutation);
         if let Some(ts) = self.no_commit_after {

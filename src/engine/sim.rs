@@ -31,9 +31,9 @@ type CellVersions = Vec<(BatchNumber, Option<Arc<[u8]>>)>;
 pub struct SimStorage {
     state: Arc<Mutex<State>>,
     writing: Arc<crate::sync::Mutex<()>>,
-    /// The incarnation of the process that has this handle: after a crash of the machine the handle
-    /// fails. `None`: the handle of a client of a simulated server, which keeps working after a
-    /// crash of the server.
+    /// The incarnation in which the handle was made: the handle fails once the machine has crashed.
+    /// `None`: the handle belongs to a client of a simulated server, and still works after a crash
+    /// of the server.
     incarnation: Option<u64>,
 }
 
@@ -52,13 +52,15 @@ struct State {
     fault_applies: bool,
     /// Whether a write or sync has failed since the last crash.
     has_failed: bool,
-    /// Whether a sync has failed. After that nothing more becomes durable until the next crash:
-    /// neither the batches that the failed sync covered nor later ones.
+    /// Whether a sync has failed since the last crash. After a failed sync nothing more becomes
+    /// durable until the next crash: neither the batches that the failed sync covered nor later
+    /// ones.
     sync_lost: bool,
 }
 
 /// The effect of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CrashReport {
     /// The number of batches that were written but not synced.
     pub unsynced: u64,

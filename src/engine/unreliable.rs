@@ -14,11 +14,12 @@
 //! the copy arrives.
 //!
 //! Which requests may arrive twice depends on their kind:
-//! - Calls of [`Engine::apply`], immediately or much later: their changes carry the preconditions
-//!   under which they are valid. So a change whose preconditions were checked elsewhere and removed
-//!   must never cross a network that duplicates.
-//! - Other changes, such as [`Engine::write_meta`], only immediately: they have no preconditions.
-//! - Reads, those of snapshots included, never: they are only lost or delayed.
+//! - A call of [`Engine::apply`] may arrive again, immediately or much later: its changes carry the
+//!   preconditions under which they are valid. So a change whose preconditions were checked
+//!   elsewhere and removed must never cross a network that duplicates.
+//! - Another change, such as [`Engine::write_meta`], may arrive again only immediately: it has no
+//!   preconditions.
+//! - A read, of a snapshot too, never arrives twice: it may only be lost or delayed.
 //!
 //! A process with exclusive use of its engine calls it directly, without a network. So in front of
 //! an engine whose [`Capabilities::exclusive`] is true, set only [`Faults::delays`].
@@ -98,7 +99,7 @@ impl<E: Engine> FaultyEngine<E> {
         // The reply is counted and discarded.
         let applied = self
             .engine
-            .apply(&copy.groups)
+            .apply(&copy.batches)
             .map_or(0, |results| results.iter().filter(|result| **result == ApplyResult::Applied).count() as u64);
         let mut state = self.network.state.lock();
         state.injected.late_deliveries += 1;

@@ -15,6 +15,8 @@ mod layout;
 mod table;
 mod writer;
 
-pub use self::batch_format::{BatchEntry, ENTRY_HEADER_BYTES_MAX, Modification, entries};
+#[cfg(test)]
+pub use self::batch_format::entries;
+pub use self::batch_format::{BatchEntry, Modification};
 pub use self::table::{CellValue, Memtable};
 pub use self::writer::{MalformedPayload, MemtableWriter};

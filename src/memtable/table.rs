@@ -55,8 +55,8 @@ pub struct Memtable {
     pub(super) payload_bytes: AtomicUsize,
 }
 
-/// The deletion of a range of a column. A memtable mostly has none, and a lookup then reads only
-/// their number.
+/// The deletion of a range of a column. Most memtables have no range tombstones, and then a lookup
+/// reads only the number of them.
 pub struct RangeTombstone {
     pub(super) sequence: u32,
     /// Column of the range.
@@ -155,12 +155,6 @@ impl Memtable {
         content: CellValue<'a>,
     ) -> CellValue<'a> {
         content.filter(|_| self.max_covering_tombstone(column, key, sequence).is_none_or(|deleted| deleted <= written))
-    }
-
-    /// The sequence of the cell's newest version.
-    pub fn newest_sequence(&self, column: Column, key: &[u8]) -> Option<u64> {
-        let newest = load(self.nodes.get(self.find(column, key)?), NODE_NEWEST);
-        Some(self.base_sequence + u64::from(load(self.versions.get(newest), VERSION_SEQUENCE)))
     }
 
     /// The cells of a range for a snapshot at `sequence`, tombstones included.
@@ -296,8 +290,9 @@ impl Memtable {
         prefix.cmp(key.prefix).then_with(|| self.key(node).cmp(key.bytes))
     }
 
-    /// The last node of a column before the key, or at the key if the flag is set; without a key,
-    /// the last node of the column. `see` is called with each level and the last such node on it.
+    /// The last node of a column before the key or, if the flag is set, at or before the key.
+    /// Without a key, the last node of the column. `see` is called for each level with the last
+    /// such node on that level.
     pub(super) fn find_less_than(
         &self,
         column: Column,

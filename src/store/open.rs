@@ -22,7 +22,7 @@ use crate::store::handle::{Inner, Store, next_instance_id};
 use crate::store::introspect::active_readers::ActiveReaders;
 use crate::store::introspect::slow_log::SlowLog;
 use crate::store::named_locks::state::NamedLocks;
-use crate::store::options::{Durability, Options};
+use crate::store::options::Options;
 use crate::store::read::row_reader::RowReader;
 
 impl Builder {
@@ -63,8 +63,8 @@ impl Builder {
         self.open_engine(engine)
     }
 
-    /// The engine that [`Builder::open`] uses, for a caller that wraps it before it calls
-    /// [`Builder::open_engine`].
+    /// The engine that [`Builder::open`] uses, for a caller that wraps this engine in another one
+    /// and passes that to [`Builder::open_engine`].
     ///
     /// # Errors
     /// Those of [`Builder::open`].
@@ -180,7 +180,7 @@ impl Store {
             Arc::clone(&env),
             Arc::clone(&metrics),
             options.conflict_cache_rows,
-            options.durability == Durability::Sync,
+            options.durability.waits_for_sync(),
             options.history_retention,
         )?;
         let lock_authority = coordinator.lock_authority();

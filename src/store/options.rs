@@ -25,9 +25,20 @@ pub enum Durability {
     #[default]
     Sync,
     /// Once the commit is visible and survives the end of the process. A power cut may lose the
-    /// commits of about the last second, always the newest ones: if a commit is lost, all later
-    /// ones are.
+    /// commits of about the last half second, always the newest ones: if a commit is lost, all
+    /// later commits are lost too.
     Buffered,
+}
+
+impl Durability {
+    /// Whether a commit is acknowledged only after a sync. The layers below the store get only this
+    /// answer, so a new variant must give its answer here.
+    pub(in crate::store) fn waits_for_sync(self) -> bool {
+        match self {
+            Self::Sync => true,
+            Self::Buffered => false,
+        }
+    }
 }
 
 /// The limits of the retries of [`Store::transact`](crate::store::Store::transact). Default: 1000

@@ -80,7 +80,7 @@ fn a_truncated_request_applies_its_first_batches() {
         let written = all_writes(&engine).len();
         assert!(written.is_multiple_of(2) && (2..8).contains(&written), "{written}");
         (least, most) = (least.min(written), most.max(written));
-        assert_eq!(engine.injected().cut_requests, 1);
+        assert_eq!(engine.injected().truncated_requests, 1);
     }
     assert_eq!((least, most), (2, 6), "from one batch applied to all but one");
 }
@@ -176,13 +176,14 @@ fn a_duplicate_returns_either_of_its_replies() {
 fn a_late_copy_is_applied_and_its_reply_dropped() {
     let (mut applied, mut refused) = (0, 0);
     for seed in 0..100 {
-        let engine = counting(Faults { late_duplicates: 1000, late_by_max: 10, ..Faults::default() }, seed);
+        let engine = counting(Faults { late_duplicates: 1000, late_calls_max: 10, ..Faults::default() }, seed);
         let deliveries = || engine.engine().1.load(Ordering::Relaxed);
         assert_eq!(engine.apply(&[locked()]).unwrap(), [ApplyResult::Applied]);
         assert_eq!(deliveries(), 1);
         engine.set_faults(Faults::default());
         // Once the lock is deleted, the precondition of the late copy holds again, and the copy
-        // restores the lock. A rollback leaves a record to prevent this.
+        // restores the lock. In the protocol a rollback leaves a record, so that such a copy is
+        // refused.
         engine.apply(&[group([RowChange { lock: CellChange::Delete, ..change("a", 10) }])]).unwrap();
         for _ in 0..10 {
             engine.read_row(&row("a"), ts(10)).unwrap();
@@ -191,8 +192,8 @@ fn a_late_copy_is_applied_and_its_reply_dropped() {
         let injected = engine.injected();
         assert_eq!((injected.late_copies, injected.late_deliveries), (1, 1));
         assert_eq!(engine.read_row(&row("a"), ts(10)).unwrap().lock.is_some(), injected.late_applied == 1);
-        // If the copy arrived with the next call, it came before that call's deletion of the lock,
-        // and was refused because of the lock.
+        // A copy that arrived after the deletion of the lock was applied. A copy that arrived just
+        // before the deletion was refused, because the lock was still there.
         applied += injected.late_applied;
         refused += 1 - injected.late_applied;
     }
@@ -201,7 +202,7 @@ fn a_late_copy_is_applied_and_its_reply_dropped() {
 
 #[test]
 fn a_lost_request_can_still_arrive_late() {
-    let faults = Faults { lost_requests: 1000, late_duplicates: 1000, late_by_max: u64::MAX, ..Faults::default() };
+    let faults = Faults { lost_requests: 1000, late_duplicates: 1000, late_calls_max: u64::MAX, ..Faults::default() };
     let engine = network(faults, 3);
     assert!(is_lost(engine.apply(&[locked()])));
     assert_eq!(engine.engine().read_row(&row("a"), ts(10)).unwrap().lock, None);
@@ -212,7 +213,7 @@ fn a_lost_request_can_still_arrive_late() {
 
 #[test]
 fn late_copies_are_bounded() {
-    let engine = counting(Faults { late_duplicates: 1000, late_by_max: u64::MAX, ..Faults::default() }, 5);
+    let engine = counting(Faults { late_duplicates: 1000, late_calls_max: u64::MAX, ..Faults::default() }, 5);
     for number in 0..500 {
         engine.apply(&[group([put_status("a", number, TxnRecord::RolledBack)])]).unwrap();
     }
@@ -260,8 +261,9 @@ fn faults_are_deterministic() {
     let (answers, injected, writes) = run(1);
     assert!(run(1) == (answers.clone(), injected, writes), "the same seed ran in two ways");
     assert!(run(2).0 != answers);
-    let FaultCounts { lost_requests, lost_replies, cut_requests, duplicates, late_deliveries, delays, .. } = injected;
-    for count in [lost_requests, lost_replies, cut_requests, duplicates, late_deliveries, delays] {
+    let FaultCounts { lost_requests, lost_replies, truncated_requests, duplicates, late_deliveries, delays, .. } =
+        injected;
+    for count in [lost_requests, lost_replies, truncated_requests, duplicates, late_deliveries, delays] {
         assert!(count > 5, "{injected:?}");
     }
 }

@@ -226,7 +226,7 @@ fn transfers(seed: u64) -> (usize, usize, FaultCounts) {
         put_write(format!("account {number}"), write)
     };
     crate::common::make(&direct, (0..ACCOUNTS).map(opening));
-    let faults = Faults { lost_requests: 200, late_by_max: 400, late_duplicates: 600, ..Faults::bad_network() };
+    let faults = Faults { lost_requests: 200, late_calls_max: 400, late_duplicates: 600, ..Faults::bad_network() };
     let mut clients: Vec<Client> = (0..CLIENTS)
         .map(|number| Client {
             engine: FaultyEngine::new(storage.shared_engine(), faults, seed * 100 + number as u64),
@@ -257,7 +257,7 @@ fn transfers(seed: u64) -> (usize, usize, FaultCounts) {
         injected.lost_requests += seen.lost_requests;
         injected.lost_replies += seen.lost_replies;
         injected.duplicates += seen.duplicates;
-        injected.second_answers += seen.second_answers;
+        injected.second_replies += seen.second_replies;
         injected.late_deliveries += seen.late_deliveries;
         injected.late_applied += seen.late_applied;
     }

@@ -29,7 +29,7 @@ pub fn lock_unchanged_is_met_by_that_version_only(engine: &Subject) {
         LockVersion { txn: TxnId { owner: OwnerId::from_u64(1), ..stamp.txn }, ..stamp },
     ];
     for (less, more) in [(0, 2), (0, u32::MAX)] {
-        others.extend([LockVersion { sequence: less, ..stamp }, LockVersion { sequence: more, ..stamp }]);
+        others.extend([LockVersion { write_seq: less, ..stamp }, LockVersion { write_seq: more, ..stamp }]);
     }
     for ttl_ms in [0, stamp.ttl_ms - 1, stamp.ttl_ms + 1] {
         others.push(LockVersion { ttl_ms, ..stamp });

@@ -7,12 +7,12 @@ use crate::keys::{data_key, history_key};
 use crate::row::{CellChange, Mutation, RowChange, RowKey};
 use crate::timestamp::Timestamp;
 
-/// The prefix of the GC queue in the metadata column. The queue has deleted rows and replaced
-/// versions.
+/// The prefix of the GC queue in the metadata column. The queue has an entry for each deletion of a
+/// row, and for each replaced version that is kept.
 pub(crate) const GC_PREFIX: &str = "gc/";
 
-/// Estimates the size of a cell batch, in bytes. It is the batch's initial capacity, so the batch
-/// is rarely reallocated: a reallocation costs as much as filling the batch.
+/// Estimates the size of a cell batch, in bytes. The estimate is the batch's initial capacity, so
+/// the batch is rarely reallocated: a reallocation costs as much as filling the batch.
 pub fn estimate_batch_bytes(batches: &[RowBatch]) -> usize {
     batches.iter().map(RowBatch::size_bytes).sum()
 }
@@ -27,7 +27,7 @@ impl<B: Batch> CellBatchBuilder<B> {
     /// encoded without a [`RowChange`], because this is the hot path of a bulk load.
     pub fn add_one_phase(&mut self, versions: &OnePhaseWrites) {
         let OnePhaseWrites { txn, commit_ts, .. } = *versions;
-        for (row, mutation) in versions.writes.iter() {
+        for (row, mutation) in versions.rows() {
             if let Mutation::Put(value) = mutation {
                 let record = InlineWrite { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value };
                 self.batch.put_encoded(Column::Write, row.as_bytes(), |bytes| record.encode(bytes));

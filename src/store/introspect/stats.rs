@@ -39,9 +39,9 @@ pub struct RowLock {
     /// What a commit does to the row.
     pub lock_type: LockType,
     /// Whether the transaction belongs to an earlier incarnation of the store, or is a large one
-    /// that was rolled back. The background worker resolves the lock, or a writer that meets it
-    /// earlier. A reader resolves it only if the transaction belongs to an earlier incarnation.
-    /// Always `false` on a shared engine.
+    /// that was rolled back. The background worker resolves such a lock, unless a writer meets the
+    /// lock earlier and resolves it. A reader resolves the lock only if the transaction belongs to
+    /// an earlier incarnation. Always `false` on a shared engine.
     pub is_orphan: bool,
 }
 
@@ -175,8 +175,8 @@ impl Store {
     /// is also `None` for a transaction that has not begun to commit, or whose commit was refused.
     ///
     /// To find out whether an [`Undetermined`](crate::ErrorKind::Undetermined) commit took effect,
-    /// open the store again and call this before other transactions write, if possible with a row
-    /// that only the undetermined transaction writes.
+    /// open the store again and call `txn_status` before other transactions write, if possible with
+    /// a row that only the undetermined transaction writes.
     ///
     /// # Errors
     /// Those of [`Snapshot::get`](crate::store::Snapshot::get).
@@ -203,7 +203,8 @@ impl Store {
         let metrics = &self.inner.metrics;
         let retention = self.inner.coordinator.retention();
         let stalls = self.inner.update_write_stalls();
-        let mut stats = Stats {
+        let marks = self.inner.coordinator.watermarks();
+        Stats {
             transactions_started: metrics.transactions_started.get(),
             commits_one_phase: metrics.commits_one_phase.get(),
             commits_two_phase: metrics.commits_two_phase.get(),
@@ -230,15 +231,12 @@ impl Store {
             gc_versions: metrics.gc_versions.get(),
             history_start_ts: retention.map(|retention| retention.oldest_ts),
             history_retention: retention.map(|retention| Duration::from_millis(retention.window_ms)),
-            ..Stats::default()
-        };
-        if let Some(marks) = self.inner.coordinator.watermarks() {
-            stats.cleanup_pending = marks.cleanup_pending as u64;
-            stats.open_views = marks.open_views as u64;
-            (stats.visible_ts, stats.durable_ts) = (marks.visible_ts, marks.durable_ts);
-            stats.may_have_orphan_locks = marks.may_have_orphan_locks;
+            cleanup_pending: marks.map_or(0, |marks| marks.cleanup_pending as u64),
+            open_views: marks.map_or(0, |marks| marks.open_views as u64),
+            visible_ts: marks.map(|marks| marks.visible_ts).unwrap_or_default(),
+            durable_ts: marks.map(|marks| marks.durable_ts).unwrap_or_default(),
+            may_have_orphan_locks: marks.is_some_and(|marks| marks.may_have_orphan_locks),
         }
-        stats
     }
 
     /// Latencies of commits, waits, syncs and whole calls of `transact` since the store was opened.

@@ -1,12 +1,13 @@
 //! The end of a transaction: commit, rollback or drop. Commits are timed and conflicts counted; a
 //! slow transaction is logged, however it ended.
 
+#[cfg(doc)]
+use crate::store::options::Durability;
 use std::time::Duration;
 
 use crate::coordinator::CommitRequest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::introspect::slow_log::{AttemptTiming, PastAttempts, TxnOutcome};
-use crate::store::options::Durability;
 use crate::store::txn::Txn;
 use crate::store::txn::outcome::{Commit, TxnEnd};
 use crate::timestamp::Timestamp;
@@ -130,7 +131,7 @@ impl Txn {
     }
 
     pub(in crate::store) fn is_durable(&self) -> bool {
-        self.options.durability.unwrap_or(self.store.inner.options.durability) == Durability::Sync
+        self.options.durability.unwrap_or(self.store.inner.options.durability).waits_for_sync()
     }
 
     /// The first conflict that the transaction met before its commit, if any.

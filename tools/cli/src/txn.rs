@@ -21,8 +21,8 @@ Examples:
   percolite txn shop 1763726400123.7 --owner 0b0d4f421fc00007 --keyspace fruit --key apple
                                       the same; finds the record of a rollback, too
 
-With --key the output is pending, committed or rolled back; if the row has no trace of the transaction the exit code \
-is 3. START_TS may then be a commit timestamp, too, as `versions` prints it.
+With --key the output is pending, committed or rolled back; if the row has no record of the transaction the exit \
+code is 3. START_TS may then be a commit timestamp, too, as `versions` prints it.
 
 For a store that another process has open, the output is from the status that this process publishes: see \
 `percolite top --help`.")]
@@ -132,7 +132,7 @@ pub fn run(args: &Args) -> Result<()> {
                 let owner_hint =
                     if args.owner.is_none() { ", or give its --owner to find the record of a rollback" } else { "" };
                 let message = format!(
-                    "the row has no trace of the transaction {:#}: try a row that only it has written{owner_hint}",
+                    "the row has no record of the transaction {:#}: try a row that only it has written{owner_hint}",
                     args.start_ts
                 );
                 return Err(Code::NotFound.error(message));

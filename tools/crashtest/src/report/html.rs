@@ -85,7 +85,7 @@ fn headline(run: &RunReport, verdict: &RunVerdict) -> Markup {
 fn tiles(run: &RunReport, coverage: &Coverage) -> Markup {
     let sum = |of: fn(&LayerResult) -> u64| count(run.layers.iter().map(of).sum());
     let failures: usize = run.layers.iter().map(|layer| layer.failures.len()).sum();
-    let killed = run.mutants.iter().filter(|mutant| mutant.found_by.is_some()).count();
+    let found = run.mutants.iter().filter(|mutant| mutant.found_by.is_some()).count();
     let tile = |value: String, name: &str, bad: bool| html! { div.tile.bad[bad] { dd { (value) } dt { (name) } } };
     html! {
         dl.tiles {
@@ -98,7 +98,7 @@ fn tiles(run: &RunReport, coverage: &Coverage) -> Markup {
             @if run.mutants.is_empty() {
                 (tile("not run".into(), "mutants", false))
             } @else {
-                (tile(format!("{killed} of {}", run.mutants.len()), "mutants killed", killed < run.mutants.len()))
+                (tile(format!("{found} of {}", run.mutants.len()), "mutants found", found < run.mutants.len()))
             }
         }
     }
