@@ -1,9 +1,9 @@
 //! Transfers by 1, 16 and 64 concurrent clients. A transfer reads two rows and writes both.
 //!
-//! An iteration is one transfer; its time is the elapsed time of all clients divided by the number
-//! of their transfers. The inverse, which is printed too, is the throughput. A short sample would
-//! mostly measure the start and end of the clients, so all samples have the same number of
-//! transfers.
+//! An iteration is one transfer. Its time is the time from the start of the first client to the end
+//! of the last, divided by the number of transfers of all clients. The inverse, which is printed
+//! too, is the throughput. A short sample would mostly measure the start and end of the clients, so
+//! all samples have the same number of transfers.
 //!
 //! `cargo bench --bench commit`, or with `-- durable/2-of-10000` for one group.
 

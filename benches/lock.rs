@@ -2,8 +2,8 @@
 //! the opening of a store with many leases.
 //!
 //! A hand-over is a grant to a client that waits; each client requests the lock again immediately.
-//! The time of an iteration is the elapsed time of all clients divided by the number of their
-//! iterations.
+//! The time of an iteration is the time from the start of the first client to the end of the last,
+//! divided by the number of iterations of all clients.
 //!
 //! `cargo bench --bench lock`, or with `-- hand-over` for one group. With `--features tokio` it
 //! also measures hand-overs between tasks.

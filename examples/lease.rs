@@ -76,8 +76,8 @@ fn second_process(dir: &Path, rows: u8) -> anyhow::Result<()> {
             println!("  another request returns: {err}");
             ensure!(matches!(err.kind(), ErrorKind::LockNotAvailable(_)), "{err}");
             has_timed_out.send(())?;
-            // `Store::lock` waits for up to 30 seconds, here until the release. When it returns,
-            // all commits of the job are visible.
+            // `Store::lock` waits for up to 30 seconds, but here only until the job's guard is
+            // released. When the call returns, all commits of the job are visible.
             let guard = store.lock("nightly")?;
             ensure!(store.range(done, ..)?.count() == usize::from(rows), "the job is not done");
             Ok(guard.token())

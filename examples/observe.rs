@@ -21,8 +21,8 @@ fn main() -> anyhow::Result<()> {
         .open(dir.path())?;
     let accounts = store.keyspace("accounts")?;
 
-    // A forgotten snapshot. While it is open, garbage collection keeps all versions that the
-    // snapshot can read.
+    // This snapshot stays open to the end, like a forgotten one. While it is open, garbage
+    // collection keeps all versions that it can read.
     let _report = store.snapshot()?.with_label("monthly report");
 
     // The payroll reads alice's account and works for 60 ms. Meanwhile a transfer changes the

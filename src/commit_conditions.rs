@@ -14,8 +14,8 @@ use crate::read_view::ReadView;
 pub struct CommitConditions {
     /// The keyspaces that the transaction writes; none may have been dropped.
     pub keyspaces: SmallVec<[Arc<KeyspaceDescriptor>; 1]>,
-    /// The view that the transaction has read; it must not have expired. After the expiry, GC may
-    /// have removed a tombstone with which the transaction should conflict.
+    /// The view from which the transaction has read; the view must not have expired. After the
+    /// expiry, GC may have removed a tombstone with which the transaction should conflict.
     pub read_view: Option<Arc<ReadView>>,
     /// The grants that fence the transaction; none may have ended.
     pub fences: Fences,

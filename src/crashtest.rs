@@ -27,8 +27,9 @@ macro_rules! mutated {
     };
 }
 
-/// Lets the harness's scheduler switch threads here, where it otherwise could not: between two
-/// steps that have no lock operation and no call of the environment between them.
+/// Lets the harness's scheduler switch threads here. Used between two steps that have no lock
+/// operation and no call of the environment between them, where the scheduler otherwise could not
+/// switch.
 macro_rules! yield_point {
     ($(if $condition:expr)?) => {
         if true $(&& $condition)? {

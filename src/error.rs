@@ -25,8 +25,8 @@ pub struct Error {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Another transaction was first. This one has no effect; run it again from its beginning, as
-    /// [`Store::transact`](crate::Store::transact) does.
+    /// Another transaction was first. This transaction has no effect; run it again from its
+    /// beginning, as [`Store::transact`](crate::Store::transact) does.
     Conflict(Box<Conflict>),
     /// [`Store::transact`](crate::Store::transact) met a conflict at every attempt and stopped
     /// retrying. Try again later.
@@ -53,9 +53,9 @@ pub enum ErrorKind {
     },
     /// The store failed or was closed during the commit, which may or may not have taken effect. A
     /// store on a shared engine ([`Builder::open_shared`](crate::Builder::open_shared)) stays
-    /// usable. Any other cannot be used any more: later calls that read, write or commit return
-    /// [`Closed`](ErrorKind::Closed), and [`Store::close`](crate::Store::close) of a failed store
-    /// returns this error.
+    /// usable. Any other store cannot be used any more: later calls that read, write or commit
+    /// return [`Closed`](ErrorKind::Closed), and [`Store::close`](crate::Store::close) of a failed
+    /// store returns this error.
     ///
     /// To find out whether the commit took effect, open the store again and, before the
     /// transaction's rows are written again, read them or call
@@ -96,8 +96,8 @@ pub enum ErrorKind {
     /// lock again and repeat the work under it.
     LockLost(Box<LockLost>),
     /// Two holders of a shared [lock](crate::Store::lock) [upgrade](crate::LockGuard::upgrade) it,
-    /// so each would wait for the other. The second gets this error and keeps its shared lock:
-    /// release it, and try again.
+    /// so each would wait for the other. The holder that asked second gets this error and keeps its
+    /// shared lock: release that lock, and try again.
     Deadlock(Box<LockNotAvailable>),
 }
 

@@ -1,6 +1,6 @@
 //! How the status of a store is written in JSON: durations in seconds, times in milliseconds since
-//! 1970, timestamps as strings. As numbers timestamps would exceed 2^53, above which many JSON
-//! readers round.
+//! 1970, timestamps as strings. Written as numbers, timestamps would exceed 2^53, above which many
+//! JSON readers round.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

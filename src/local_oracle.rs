@@ -75,8 +75,8 @@ impl LocalOracle {
         self.tracks_wall_clock.store(true, Ordering::Release);
     }
 
-    /// The first high-water mark to make durable. It has no limit, because the clock may have moved
-    /// by any distance while the store was closed.
+    /// The first high-water mark to make durable. [`CLOCK_JUMP_MAX_MS`] does not limit this mark,
+    /// because the clock may have moved by any distance while the store was closed.
     pub fn first_reservation(&self, unix_millis: u64) -> Timestamp {
         Timestamp::from_millis(unix_millis.max(self.last_issued().millis()).saturating_add(RESERVATION_MS))
     }
@@ -86,7 +86,7 @@ impl LocalOracle {
         let last = self.last_issued();
         if last == CLOSED_TS {
             // A sync in progress during the close writes this mark, which is durable already. A
-            // greater one would make the next incarnation skip timestamps.
+            // greater mark would make the next incarnation skip timestamps.
             return Timestamp::from_u64(self.reserved_until.load(Ordering::Acquire));
         }
         let last = last.millis();

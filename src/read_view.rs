@@ -16,9 +16,9 @@ pub struct ReadView {
     /// Whether this snapshot may have locks of committed transactions. Reads must then check the
     /// row's lock first, because such a lock holds the row's value.
     pub must_check_locks: bool,
-    /// Set when the view is older than the age limit. The age counts from its replacement by a
-    /// newer view; that of a historical view counts from its opening. Reads and commits of its
-    /// transaction then return `SnapshotTooOld`.
+    /// Set when the view is older than the age limit. The age of a view counts from its replacement
+    /// by a newer view, that of a historical view from its opening. Reads in an expired view, and
+    /// the commit of its transaction, return `SnapshotTooOld`.
     pub expired: AtomicBool,
 }
 

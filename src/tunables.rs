@@ -26,8 +26,8 @@ pub const ROW_ENTRIES_MAX: usize = limit(4, 2048);
 pub const FIRST_LEVEL_ROWS: usize = limit(16, 4096);
 
 /// The maximum number of rows in the batch that commits a two-phase transaction's primary; `None`
-/// for that of any batch. With the lower limit of crash tests, other rows are often still locked
-/// after the commit point.
+/// if the maximum of any batch holds for this batch too. With the lower limit of crash tests, other
+/// rows are often still locked after the commit point.
 pub const PRIMARY_BATCH_ROWS_MAX: Option<usize> = if IN_CRASH_TESTS { Some(3) } else { None };
 
 /// The maximum size of a batch that commits locked rows, in bytes, the replaced versions included.

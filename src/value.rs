@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// The bytes of a value: owned, immutable and cheap to clone. It derefs to `[u8]`, compares with
-/// anything that is bytes, and converts into a `Vec<u8>`.
+/// The bytes of a value: owned, immutable and cheap to clone. A `Value` derefs to `[u8]`, compares
+/// with anything that is bytes, and converts into a `Vec<u8>`.
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {

@@ -47,8 +47,8 @@ impl Waiter {
         }
     }
 
-    /// [`Waiter::notify`] without a wake-up. Only the thread or task itself may call it, before it
-    /// waits.
+    /// Does what [`Waiter::notify`] does, without a wake-up. Only the thread or task that will wait
+    /// may call `notify_early`, before its wait.
     pub fn notify_early(&self) {
         self.notified.store(true, Ordering::Release);
     }

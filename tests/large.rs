@@ -252,8 +252,8 @@ fn locks_that_await_cleanup_are_resolved_together() {
             let store = home.open(large_builder());
             let rows = store.keyspace("rows").unwrap();
             let before = store.keyspace("before").unwrap();
-            // The cleanup of `first` keeps the background busy, so the locks of `second` wait for
-            // their cleanup.
+            // The background is busy with the lock cleanup of `first`, so the locks of `second` are
+            // still there when `third` meets them.
             let mut first = store.begin().unwrap();
             for number in 0..5 * ROWS {
                 first.put(&before, key(number), [7; 100]).unwrap();

@@ -36,8 +36,8 @@ static COUNTING: Counting = Counting;
 const VALUE_BYTES: usize = 100;
 
 /// Writes rows, `batch` of them in each transaction. Returns two maxima, in bytes per row: the
-/// memory besides key and value, and the difference between the allocated bytes and those that the
-/// store reports.
+/// memory that a row needs besides its key and value, and the difference between the allocated
+/// bytes and the bytes that the store reports.
 fn overhead(rows: u64, batch: u64) -> (f64, f64) {
     let directory = tempfile::tempdir().unwrap();
     // No flush and no GC runs meanwhile.

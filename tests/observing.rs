@@ -60,8 +60,8 @@ fn open(with: impl FnOnce(Builder) -> Builder) -> (Store, Keyspace, Arc<Clock>) 
     (store, rows, clock)
 }
 
-/// Waits until ended transactions and snapshots are no longer listed. The background thread
-/// references all of them from time to time, which keeps them in the list for a short while.
+/// Waits until ended transactions and snapshots are no longer listed. They may stay listed for a
+/// short while, because the background thread references all of them from time to time.
 #[track_caller]
 fn eventually(is_done: impl Fn() -> bool) {
     let since = std::time::Instant::now();

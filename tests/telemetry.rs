@@ -16,8 +16,8 @@ use percolite::{Durability, ErrorKind, LockOptions, LockWaitPolicy, Store, TxnOp
 use tracing::field::{Field, Visit};
 use tracing::span;
 
-/// Records metrics and events. For a gauge it keeps the bits of an `f64`, for a histogram the
-/// number of values.
+/// Records metrics and events. A gauge is recorded as the bits of its `f64`, a histogram as the
+/// number of its values.
 #[derive(Clone, Default)]
 struct Recorded {
     values: Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>,
@@ -167,7 +167,8 @@ fn metrics_and_traces_agree_with_stats_and_logs() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::builder().status_file_interval(Duration::from_millis(1)).open(directory.path()).unwrap();
     // A directory of the name `STATUS.new` makes the writes of the status file fail. The store
-    // itself may have a file of this name for a short time, so the directory is tried repeatedly.
+    // itself may have a file of this name for a short time, so the test tries repeatedly to create
+    // the directory.
     while std::fs::create_dir(directory.path().join("STATUS.new")).is_err() {
         std::thread::yield_now();
     }

@@ -146,7 +146,7 @@ impl AsyncStore {
     }
 }
 
-/// A [`LockGuard`] for asynchronous code. Dropping it releases the lock, without waiting and
+/// A [`LockGuard`] for asynchronous code. Dropping the guard releases the lock, without waiting and
 /// without a runtime.
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct AsyncLockGuard {
@@ -282,8 +282,7 @@ impl AsyncLockGuard {
         activated
     }
 
-    /// Gives the lease to its token, so that the lease outlasts the guard: see
-    /// [`LockGuard::detach`].
+    /// Ends the guard but not the lease, and returns the token: see [`LockGuard::detach`].
     ///
     /// # Errors
     /// Those of [`LockGuard::detach`].
@@ -305,8 +304,9 @@ impl AsyncLockGuard {
     }
 }
 
-/// An upgrade whose future may be dropped at any time. The drop cancels the request, and the guard
-/// stays shared. If the request was granted already, the guard becomes exclusive.
+/// An upgrade whose future may be dropped at any time. If the request is still waiting, the drop
+/// cancels the request, and the guard stays shared. If the request was granted already, the guard
+/// becomes exclusive.
 struct PendingUpgrade<'a> {
     guard: &'a mut LockGuard,
     waiting: Option<LockWait>,

@@ -63,7 +63,7 @@ pub use scan::AsyncScan;
 /// # Cancellation
 /// A future that is dropped before its call has started on a blocking thread has no effect. A call
 /// that has started runs to its end: **dropping a future does not undo a commit already begun**.
-/// The same is true if the runtime is shut down. See also [`AsyncStore::transact`].
+/// Neither does a shutdown of the runtime. See also [`AsyncStore::transact`].
 ///
 /// # No `begin`
 /// There is no asynchronous `begin`. A transaction that awaits between its reads and its commit
@@ -197,8 +197,8 @@ impl AsyncStore {
     }
 
     /// [`Store::close`]. Later calls of other handles that read, write or commit return
-    /// [`Closed`](crate::ErrorKind::Closed). A call in flight may return it, too; a commit in
-    /// flight may return [`Undetermined`](crate::ErrorKind::Undetermined).
+    /// [`Closed`](crate::ErrorKind::Closed). A call in flight may return this error, too; a commit
+    /// in flight may return [`Undetermined`](crate::ErrorKind::Undetermined).
     ///
     /// # Errors
     /// Those of [`Store::close`], and of [`AsyncStore::run_blocking`].

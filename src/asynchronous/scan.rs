@@ -11,8 +11,9 @@ use super::blocking::{current_runtime, join_result};
 use crate::error::Result;
 use crate::store::{Row, Scan, Store};
 
-/// The [rows](Row) of a range, in the order of their keys: a [`Stream`]. It reads one page at a
-/// time (32 rows at first, then up to 512 or about 1 MiB) on one of the runtime's blocking threads.
+/// The [rows](Row) of a range, in the order of their keys: a [`Stream`]. The stream reads one page
+/// at a time (32 rows at first, then up to 512 or about 1 MiB) on one of the runtime's blocking
+/// threads.
 ///
 /// Nothing is read before the first row is requested, and no page is read ahead. After an error the
 /// stream ends. The scan owns its snapshot. If the scan is dropped while a page is being read, the

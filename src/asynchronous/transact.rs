@@ -17,7 +17,7 @@ use crate::store::{Commit, RetryLoop, Txn, TxnOptions};
 use crate::waiter::Waiter;
 
 impl AsyncStore {
-    /// Runs `work` as a transaction and commits it. Like [`Store::transact`], it repeats the
+    /// Runs `work` as a transaction and commits it. Like [`Store::transact`], the call repeats the
     /// transaction after a conflict, with the same isolation, durability and limits.
     ///
     /// Each attempt runs on one of the runtime's blocking threads, from its begin until its commit
@@ -32,10 +32,10 @@ impl AsyncStore {
     /// To limit the time, use a [`RetryPolicy`](crate::RetryPolicy), which always reports the
     /// result. A timeout around the future drops the future, and the result with it.
     ///
-    /// A panic of the closure rolls back, and is resumed in the task that awaits. The closure may
-    /// call `transact` of the [`Store`] for another transaction. The closure must not wait for
-    /// other work of the runtime: that work may wait, for a second at most, for the permit that
-    /// this attempt has.
+    /// A panic of the closure rolls the transaction back, and is resumed in the task that awaits.
+    /// The closure may call `transact` of the [`Store`] for another transaction. The closure must
+    /// not wait for other work of the runtime: that work may wait, for a second at most, for the
+    /// permit that this attempt has.
     ///
     /// # Errors
     /// Those of [`Store::transact`]. [`Cancelled`](crate::ErrorKind::Cancelled) if the runtime is

@@ -26,8 +26,8 @@ struct Permits {
     /// Attempts with row-queue tickets. They get permits first, because other attempts wait for
     /// their rows.
     with_tickets: VecDeque<Arc<Waiter>>,
-    /// All others: mostly first attempts. Attempts with tickets cannot starve them: an attempt gets
-    /// tickets only after it ran and met a conflict.
+    /// All other attempts, mostly first ones. Attempts with tickets cannot starve them: only
+    /// retries have tickets, and the first attempt of each transaction waits here.
     without_tickets: VecDeque<Arc<Waiter>>,
 }
 
@@ -83,9 +83,9 @@ impl AdmissionController {
         }
     }
 
-    /// Queues for a permit, in FIFO order, attempts with tickets before the others. `own` is
-    /// notified when the attempt has the permit. Dropping the result leaves the queue or returns
-    /// the permit.
+    /// Queues for a permit. Attempts with tickets get permits first; otherwise the order is FIFO.
+    /// `own` is notified when the attempt has the permit. Dropping the result leaves the queue or
+    /// returns the permit.
     pub fn enqueue(self: &Arc<Self>, own: Arc<Waiter>, has_tickets: bool) -> Permit {
         let mut permits = self.permits.lock();
         if permits.free > 0 {
@@ -102,8 +102,8 @@ impl AdmissionController {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut permits = self.admission.permits.lock();
-        // A waiter that was dequeued owns a permit, even if it is not notified yet. So only one
-        // that is still queued has no permit to pass on.
+        // A waiter that was dequeued owns a permit, even if it is not notified yet. So a waiter has
+        // no permit to pass on only if it is still queued.
         if !self.own.is_notified() && permits.remove(&self.own) {
             return;
         }

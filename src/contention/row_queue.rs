@@ -1,8 +1,9 @@
 //! Row queues: attempts that retry on a row run one after the other.
 //!
 //! A retry queues for all rows that its failed attempt wrote, before it begins. All attempts queue
-//! in the order of the rows' hashes, and an attempt that runs queues for no other row. So tickets
-//! cannot deadlock. A hash collision of two rows only makes one attempt wait for the other.
+//! in the order of the rows' hashes, and while an attempt runs, it queues for no other row. So
+//! tickets cannot deadlock. If the hashes of two rows collide, the only effect is that the rows
+//! share a queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -66,8 +67,8 @@ impl Drop for RowQueueTicket {
         if queue.is_empty() {
             queues.remove(&self.row);
         }
-        // The mutex is released first: waking a task may drop another task, whose ticket then takes
-        // this mutex.
+        // The mutex is released first: waking a task may drop another task, and the drop of that
+        // task's ticket takes this mutex.
         drop(queues);
         if let Some(next) = next {
             next.notify();

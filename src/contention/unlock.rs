@@ -1,8 +1,8 @@
 //! Waits for the release of a row's lock.
 //!
 //! After a conflict with the lock of a running transaction, a retry waits until the lock is
-//! released, since it would otherwise conflict again. The commit leader notifies the waiters of
-//! each row that it has unlocked.
+//! released: a retry before the release would conflict again. The commit leader notifies the
+//! waiters of each row that it has unlocked.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl UnlockWaiters {
     }
 
     /// Registers `own` to be notified when the row's lock is released. Call this before reading
-    /// whether the row is locked: a lock released after the read then still wakes the waiter.
+    /// whether the row is locked: a release after the read then still wakes the waiter.
     pub fn register(self: &Arc<Self>, row: &RowKey, own: Arc<Waiter>) -> UnlockWait {
         self.count.fetch_add(1, Ordering::SeqCst);
         self.waiting.lock().entry(row_hash(row)).or_default().push(Arc::clone(&own));

@@ -1,8 +1,8 @@
 //! The [`Coordinator`] trait: what the store requires of a coordinator.
 //!
 //! A transaction reads at `read_ts`, is identified by `start_ts` and commits at `commit_ts`, with
-//! `read_ts <= start_ts < commit_ts`. A transaction that writes a row gets a conflict if another
-//! one has committed the row above this `read_ts`.
+//! `read_ts <= start_ts < commit_ts`. If another transaction has committed a row above `read_ts`, a
+//! write of the row is a conflict.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +24,12 @@ use crate::write_set::WriteSet;
 #[non_exhaustive]
 pub enum CommitProtocol {
     /// One phase if the engine can change all rows in one atomic batch, else two phases. On a
-    /// shared engine always two.
+    /// shared engine there are always two phases.
     #[default]
     Auto,
-    /// Always two phases: every row is locked, with its future value; then the primary is
-    /// committed, then the others. On an exclusive engine up to 1,023 other rows are committed
-    /// together with the primary.
+    /// Always two phases: every row is locked, with its future value; then one row, the primary, is
+    /// committed, which decides the transaction; then the other rows are. On an exclusive engine up
+    /// to 1,023 other rows are committed together with the primary.
     TwoPhase,
 }
 
@@ -65,8 +65,8 @@ pub struct Watermarks {
     pub visible_ts: Timestamp,
     /// Commits up to this survive a power cut.
     pub durable_ts: Timestamp,
-    /// The oldest timestamp at which an active transaction or snapshot reads. Snapshots at an older
-    /// timestamp, from the history, do not count.
+    /// The oldest timestamp at which an active transaction or snapshot reads. Historical snapshots,
+    /// opened at a timestamp of the past, do not count.
     pub oldest_read_ts: Timestamp,
     /// Number of distinct views in use.
     pub open_views: usize,
@@ -110,8 +110,8 @@ pub trait Coordinator: Send + Sync {
     fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>>;
 
     /// Whether locks with this `start_ts` belong to a transaction of an earlier incarnation, or to
-    /// a large one that was rolled back. Always `false` on a shared engine, where this cannot be
-    /// concluded from `start_ts`.
+    /// a large transaction that was rolled back. On a shared engine always `false`: there
+    /// `start_ts` does not show whether the owner has ended.
     fn is_orphan(&self, start_ts: Timestamp) -> bool;
 
     /// The status that the primary's row shows; `None` if the row shows no status. Changes nothing.
@@ -161,13 +161,13 @@ pub trait Coordinator: Send + Sync {
     }
 
     /// Resolves every orphan lock and completes every pending lock cleanup. Returns the number of
-    /// orphan locks.
+    /// orphan locks that were found.
     fn resolve_orphan_locks(&self) -> Result<u64> {
         Ok(0)
     }
 
-    /// Whether locks of finished transactions may be left, so that resolvers may read their
-    /// primaries.
+    /// Whether locks of finished transactions may be left. If so, resolvers may read the primaries
+    /// of these transactions.
     fn may_read_primaries(&self) -> bool {
         true
     }

@@ -1,9 +1,9 @@
 //! The coordinator of a store that is opened for reading.
 //!
 //! There is one view: everything that was committed when the store was opened. No process writes
-//! while the store is open, so every lock is an orphan lock, and the status of its primary in that
-//! view is final. A read returns the value that the status implies. The lock stays, because nothing
-//! is written.
+//! while the store is open, so every lock is an orphan lock, and the status that its primary shows
+//! in that view is final. A read returns the value that the status implies. The lock stays, because
+//! nothing is written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,8 +36,8 @@ impl ReadOnlyCoordinator {
     /// Opens the view, of the engine's present state.
     pub fn open(engine: &dyn Engine, env: Arc<dyn Env>) -> Result<Self> {
         let view = engine.snapshot()?;
-        // No timestamp above the high-water mark was ever allocated, so this view shows every
-        // commit.
+        // No timestamp above the high-water mark was ever allocated, so a view at the mark shows
+        // every commit.
         let read_ts = read_high_water(engine)?;
         let check_locks = view.any_lock()?;
         let view = ReadView::new(read_ts, view, check_locks);

@@ -11,17 +11,17 @@
 //! | commit the primary | committed: resolvers roll the others forward |
 //! | commit the others; an error is ignored | committed; resolvers do the rest |
 //!
-//! **Snapshots.** `commit_ts` is allocated after the last lock is written, and a reader's timestamp
-//! before its engine snapshot is opened. So a transaction that commits at or below the reader's
+//! **Snapshots.** `commit_ts` is allocated after the last lock is written, and a reader gets its
+//! timestamp before its engine snapshot. So a transaction that commits at or below the reader's
 //! timestamp has at least its locks in that snapshot. The snapshot may also have newer versions, so
 //! every commit keeps the version that it replaces.
 //!
 //! **Orphan locks.** Only time can show that an owner has ended. A lock has a time to live (TTL),
 //! measured in the oracle's timestamps. While the owner prewrites, it extends the TTL of the
-//! primary by heartbeats. A client that finds a lock checks the primary. If the TTL has expired,
-//! the client rolls the primary back, and the commit of a slow owner then fails. Otherwise a reader
-//! pushes the primary's `min_commit_ts` above its own timestamp and reads the older version; a
-//! writer gets a conflict and retries later.
+//! primary by heartbeats. A client that finds a lock checks the primary. If the primary's TTL has
+//! expired, the client rolls the primary back, and the commit of a slow owner then fails. Otherwise
+//! a reader pushes the primary's `min_commit_ts` above its own timestamp and reads the older
+//! version; a writer gets a conflict and retries later.
 //!
 //! **Lost replies.** Every request may be repeated. After a lost reply the row is read and the step
 //! runs again: mostly the row shows whether the first request took effect. If it does not show
@@ -29,8 +29,8 @@
 //! could not be synced is *undetermined* as well.
 //!
 //! Transaction records stay at the primary, because a reader may still find a lock of the
-//! transaction in an older snapshot, and check its status. They may be deleted only below the safe
-//! point, which this coordinator never advances.
+//! transaction in an older snapshot, and check the status. The records may be deleted only below
+//! the safe point, which this coordinator never advances.
 
 use super::retention::Retention;
 use std::sync::Arc;
@@ -230,9 +230,9 @@ impl SharedCoordinator {
     }
 
     fn commit_primary(&self, primary: &RowKey, txn: TxnId) -> Result<Timestamp> {
-        // Allocated after the last lock is written. So every reader with a timestamp at or above
-        // `commit_ts` finds the locks; a reader that finds them before the commit point pushes the
-        // primary.
+        // `commit_ts` is allocated after the last lock is written. So every reader with a timestamp
+        // at or above `commit_ts` finds the locks; a reader that finds them before the commit point
+        // pushes the primary.
         let commit_ts = if mutated!(EarlyCommitTs) { txn.start_ts.next() } else { self.timestamp()? };
         crash_point!(CommitTs);
         let request = CommitRow {
@@ -273,8 +273,8 @@ impl SharedCoordinator {
 
 impl Coordinator for SharedCoordinator {
     fn begin(&self) -> Result<(Arc<ReadView>, TxnId)> {
-        // The timestamp before the snapshot: every transaction that commits at or below the
-        // timestamp then has at least its locks in the snapshot.
+        // A transaction draws its commit timestamp after its prewrites. So a snapshot taken after
+        // `start_ts` has at least the locks of all that commit at or below `start_ts`.
         let start_ts = self.timestamp()?;
         crash_point!(StartTs);
         let view = self.retry_unknown(|| self.engine().snapshot())?;

@@ -5,8 +5,8 @@ use crate::protocol::StepError;
 use crate::row::{RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
-/// The error for a step that failed on `row`. A transaction that was rolled back or overtaken may
-/// be retried, so its error is a conflict.
+/// The error for a step that failed on `row`. If the transaction was rolled back, or the request
+/// came too late, the error is a conflict, because the transaction may be retried.
 pub fn step_error(row: &RowKey, why: StepError, read_ts: Timestamp) -> Error {
     match why {
         StepError::KeyIsLocked(lock) => conflict(row, ConflictReason::Locked, Some(lock.txn), read_ts),

@@ -1,8 +1,8 @@
 //! The disk as the log uses it: one directory of files.
 //!
-//! The trait has the calls whose order decides what a power cut leaves: writes, syncs of a file's
-//! content, changes to the directory, and syncs of the directory. Only the two kinds of sync give
-//! guarantees.
+//! [`Disk`] and [`DiskFile`] have the calls whose order decides what a power cut leaves: writes,
+//! syncs of a file's content, changes to the directory, and syncs of the directory. Only the two
+//! kinds of sync give guarantees.
 //!
 //! A write may reach the medium in part and in any order until a sync of its file returns. A name
 //! that was created, renamed or removed may revert until a sync of the directory returns. Writes

@@ -1,12 +1,13 @@
 //! A disk in memory, in which a crash is an operation.
 //!
-//! It has the freedoms of a real disk. A crash keeps, for each sector, any one of the contents
-//! since the last sync, so writes are torn and reordered. The length of a file is treated in the
-//! same way. Each change to the directory since its last sync is kept or lost independently.
+//! It has the freedoms of a real disk. A crash keeps, for each sector, any one of the contents that
+//! the sector has had since the last sync, so writes are torn and reordered. The length of a file
+//! is treated in the same way. Each change to the directory since its last sync is kept or lost
+//! independently.
 //!
 //! A call can be made to fail. A write that fails may have been applied in part. A sync that fails
-//! makes nothing durable, and a later sync succeeds, but does not cover the writes of the failed
-//! one.
+//! makes nothing durable, and a later sync succeeds, but does not cover the writes that the failed
+//! sync was to cover.
 //!
 //! All choices come from seeds that the caller passes. A handle belongs to an incarnation: after a
 //! crash or a kill, earlier handles fail, and [`SimDisk::handle`] returns one of the new
@@ -114,8 +115,8 @@ impl SimDisk {
         Self { incarnation: self.state.lock().life, state: Arc::clone(&self.state) }
     }
 
-    /// A power cut. Mostly all, nearly all, hardly any or none of what was not synced is kept;
-    /// otherwise each sector keeps a random one of its contents.
+    /// A power cut. The seed chooses one of five ways: all, nearly all, hardly any or none of what
+    /// was not synced is kept, or each sector keeps a random one of its contents.
     pub fn crash(&self, seed: u64) {
         let mut choices = SplitMix64::new(seed);
         let newest = choices.next_below(5);
@@ -196,8 +197,8 @@ impl SimDisk {
         self.state.lock().calls
     }
 
-    /// Damages a file's current content: inverts the bits of `mask` in one byte. If its sector is
-    /// unsynced, a crash may keep an undamaged version.
+    /// Damages a file's current content: inverts the bits of `mask` in one byte. If the sector of
+    /// this byte is unsynced, a crash may keep an undamaged version.
     pub fn flip_bits(&self, name: &str, offset: usize, mask: u8) {
         self.damage(name, |content| content.flip(offset, mask));
     }

@@ -122,7 +122,7 @@ impl SimContent {
         self.set_len(length);
     }
 
-    /// The kernel may drop the pages of a failed sync at any time; reads then return what the
+    /// Drops the pages of failed syncs, as the kernel may at any time: reads then return what the
     /// medium has.
     pub fn evict(&mut self, choose: &mut dyn FnMut(usize) -> usize) {
         for (number, mut versions) in std::mem::take(&mut self.sync_failed) {

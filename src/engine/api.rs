@@ -22,13 +22,13 @@ pub type TxnRecordEntry = (RowKey, Timestamp);
 pub struct TxnRecordPage {
     /// The records that were found.
     pub records: Vec<TxnRecordEntry>,
-    /// The last entry that was read, after which the next page begins. `None`: this is the last
-    /// page.
+    /// The last entry that the engine has read for this page. The next page begins after this
+    /// entry. `None`: this is the last page.
     pub next: Option<TxnRecordEntry>,
 }
 
-/// An entry of the [GC queue](Engine::gc_candidates): the commit timestamp of a deletion or of a
-/// replacing version, and the row.
+/// An entry of the [GC queue](Engine::gc_candidates): the commit timestamp at which the row was
+/// deleted or its version was replaced, and the row.
 pub type GcEntry = (Timestamp, RowKey);
 
 /// A store of rows.
@@ -39,8 +39,8 @@ pub trait Engine: Send + Sync {
     /// Opens a consistent snapshot of everything applied before this call.
     fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError>;
 
-    /// Reads the current state of one row, with the record of the transaction that began at
-    /// `start_ts`.
+    /// Reads the current state of one row, including the row's record of the transaction that began
+    /// at `start_ts`.
     fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError>;
 
     /// Applies the batches in order, each atomically, and returns a result for each.
@@ -58,12 +58,12 @@ pub trait Engine: Send + Sync {
     /// Returns the metadata entries whose names start with `prefix`, in the order of their names.
     fn scan_meta(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError>;
 
-    /// Writes metadata entries atomically, in order with [`Engine::apply`]. `None` deletes an
-    /// entry.
+    /// Writes metadata entries atomically, ordered with calls of [`Engine::apply`]. `None` deletes
+    /// an entry.
     fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError>;
 
-    /// The safe point: transactions that began before it have ended, and their records may have
-    /// been deleted.
+    /// The safe point: transactions that began before this timestamp have ended, and their
+    /// transaction records may have been deleted.
     fn safe_point(&self) -> Result<Timestamp, EngineError>;
 
     /// Advances the safe point. A timestamp at or below the current one has no effect.
@@ -73,9 +73,9 @@ pub trait Engine: Send + Sync {
     /// first. With `after`, only entries after this one are returned; `after` itself need not
     /// exist.
     ///
-    /// A row is queued when it is deleted, or when its replaced version is
-    /// [kept](crate::row::RowChange::archived_version). A change of the row removes the entries
-    /// whose timestamps it has in [`gc_done`](crate::row::RowChange::gc_done).
+    /// A row is queued when it is deleted, or when its version is replaced and
+    /// [kept](crate::row::RowChange::archived_version) as history. A change removes those entries
+    /// of its row whose timestamps are in [`gc_done`](crate::row::RowChange::gc_done).
     fn gc_candidates(
         &self,
         after: Option<&GcEntry>,
@@ -83,10 +83,11 @@ pub trait Engine: Send + Sync {
         limit: usize,
     ) -> Result<Vec<GcEntry>, EngineError>;
 
-    /// Returns a page of the records of transactions that began before a timestamp, in row order.
-    /// The page begins after the entry `after`. At least one entry is read, and at most `limit`.
-    /// Entries that are read but not returned count, too: records of later transactions and, if the
-    /// engine stores them beside the records, replaced versions.
+    /// Returns a page of the records of transactions that began before the timestamp `before`, in
+    /// row order. The page begins after the entry `after`, or without `after` at the first entry.
+    /// The engine reads at least one entry, and at most `limit`. The limit includes entries that
+    /// are read but not returned: records of later transactions, and replaced versions if these are
+    /// stored beside the records.
     fn txn_records(
         &self,
         before: Timestamp,
@@ -111,27 +112,27 @@ pub trait Engine: Send + Sync {
         Err(EngineError::Unsupported("report statistics"))
     }
 
-    /// The approximate size of a column's tables between two keys, in bytes and in steps of whole
+    /// The approximate size of a column's tables between two keys, in bytes, counted in whole
     /// blocks. Data that is not in tables yet does not count. `None` if the engine has no tables.
     fn approximate_size(&self, _column: Column, _start: &[u8], _end: &[u8]) -> Option<u64> {
         None
     }
 
-    /// The write stalls since the engine was opened. Called often, for the metrics, so it must be
+    /// The write stalls since the engine was opened. The metrics call this often, so it must be
     /// cheap.
     fn write_stalls(&self) -> WriteStallStats {
         WriteStallStats::default()
     }
 
-    /// Whether this store is a copy that [`Engine::checkpoint`] has made and whose checkpoint flag
-    /// has not been cleared. The leases of named locks in such a copy belong to the original store,
-    /// and do not apply to the copy.
+    /// Whether this store has the checkpoint flag. A copy that [`Engine::checkpoint`] makes has the
+    /// flag until [`Engine::clear_checkpoint_flag`] removes it. Until then the leases of named
+    /// locks in the copy belong to the original store, and do not apply to the copy.
     fn is_fresh_checkpoint(&self) -> bool {
         false
     }
 
     /// Clears the checkpoint flag, so that the copy is a store of its own. Everything applied
-    /// before this call becomes durable first, such as the deletion of the original's leases: a
+    /// before this call becomes durable first, the deletion of the original's leases included: a
     /// store without the flag must not have these leases, even after a power cut.
     fn clear_checkpoint_flag(&self) -> Result<(), EngineError> {
         Ok(())
@@ -177,8 +178,8 @@ pub enum ApplyResult {
 
 /// A consistent snapshot of all columns.
 pub trait EngineSnapshot: Send + Sync {
-    /// Calls `see` with the undecoded value of the row in the lock or write column, if there is
-    /// one.
+    /// Calls `see` with the undecoded value of the row's cell in the lock or write column, if the
+    /// row has such a cell.
     ///
     /// `see` may be called more than once: only the value of the last call counts. If this function
     /// returns an error, no call counts.
@@ -208,10 +209,10 @@ pub trait EngineSnapshot: Send + Sync {
     /// Calls `visit` with the undecoded cells of the lock or write column, from the start of a
     /// range on, until `visit` returns `false`.
     ///
-    /// No lock is held while `visit` runs: unlike [`OnCell`], it may read and write the engine.
-    /// Returns `true`. An engine that does not support this, for example because its scans hold a
-    /// lock, visits nothing and returns `false`. The cursor is used as in
-    /// [`scan_page`](Self::scan_page).
+    /// No lock is held while `visit` runs: unlike an [`OnCell`], `visit` may read and write the
+    /// engine. After the scan the call returns `true`. An engine that does not support this, for
+    /// example because its scans hold a lock, visits nothing and returns `false`. The cursor is
+    /// used as in [`scan_page`](Self::scan_page).
     fn scan_unlocked(
         &self,
         _column: Column,
@@ -266,9 +267,9 @@ pub trait EngineSnapshot: Send + Sync {
         }
     }
 
-    /// Reads the columns of a row, with the record of the transaction that began at `start_ts`. The
-    /// result's `safe_point` is zero, because the safe point belongs to the engine, not to a
-    /// snapshot.
+    /// Reads the columns of a row, including the row's record of the transaction that began at
+    /// `start_ts`. The result's `safe_point` is zero, because the safe point belongs to the engine,
+    /// not to a snapshot.
     fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
         Ok(RowState {
             lock: self.lock(row)?,

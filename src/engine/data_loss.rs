@@ -13,8 +13,8 @@ pub struct DataLoss {
     pub file: PathBuf,
     /// The offset at which the damage begins in that segment, in bytes.
     pub offset: u64,
-    /// The size of the intact batches after the damage, in this and later segments, in bytes. The
-    /// store does not read these batches.
+    /// The size of the intact batches after the damage, in the damaged segment and later ones, in
+    /// bytes. The store does not read these batches.
     pub lost_bytes: u64,
     /// The number that identifies the loss.
     pub fingerprint: u64,

@@ -87,8 +87,8 @@ impl SimMachine {
     /// Opens the store, and creates it if it is missing.
     ///
     /// A memtable is switched when it has `memtable_bytes` bytes. `seed` is the seed of the log's
-    /// salts and of the memtables' hash. There is no flush thread:
-    /// [`LsmStorage::run_background_once`] does its work when it is called.
+    /// salts and of the memtables' hash. There is no flush thread: each call of
+    /// [`LsmStorage::run_background_once`] does one round of that thread's work.
     pub fn open(&self, memtable_bytes: usize, seed: u64) -> Result<SimMachineStorage, EngineError> {
         let mut rng = SplitMix64::new(seed);
         let options = LsmOptions {
@@ -122,9 +122,9 @@ impl SimMachine {
         self.tables.crash(seed >> 8);
     }
 
-    /// Kills the process. The log keeps everything that was written. The tables keep what was
-    /// synced, and of the rest as much as the seed decides: as if RocksDB had flushed this part on
-    /// its own. All other batches were only in the memory of the process.
+    /// Kills the process. The log keeps everything that was written. The tables keep the batches
+    /// that were synced and the oldest of the others, as many as the seed decides, as if RocksDB
+    /// had flushed these on its own. The newer batches were only in the memory of the process.
     pub fn kill(&self, seed: u64) {
         self.disk.kill();
         self.tables.crash(seed);

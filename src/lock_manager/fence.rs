@@ -1,8 +1,8 @@
 //! Fences: the grants of named locks that a transaction depends on, as conditions of its commit.
 //!
-//! Before the commit is queued, each fence increments the number of commits in flight in its
-//! grant's word. When the commit is visible or rejected, the number is decremented. The commit
-//! timestamp that the next holder must wait for is recorded before the decrement.
+//! Each grant has the number of its fenced commits in flight. A commit is counted there from before
+//! it is queued until it is visible or rejected. If the next holder must wait until the commit is
+//! durable, the commit timestamp is recorded in the grant before the number is decremented.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -124,8 +124,8 @@ impl InFlightFences {
     pub fn on_visible(mut self, commit_ts: Timestamp) {
         let fences = std::mem::take(&mut self.0);
         fences.visit(|grant, durable| {
-            // Recorded before the number of commits in flight decreases: the next grant that finds
-            // none in flight must find this commit.
+            // The commit is recorded before the number in flight decreases: a grant that finds none
+            // in flight must find this commit's timestamp.
             if durable {
                 grant.note_fenced_commit(commit_ts);
             }

@@ -6,8 +6,8 @@
 //! reads the word when it decides the commit.
 //!
 //! So the next grant can rely on two facts. A fenced commit that was decided before the end and is
-//! not visible yet is in the number, so the next grant waits for it. One that is decided after the
-//! end is rejected, because the bit is set.
+//! not visible yet is in the number, so the next grant waits for it. A fenced commit that is
+//! decided after the end is rejected, because the bit is set.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -266,11 +266,12 @@ impl Grant {
     }
 
     /// Registers `watcher`, to be woken when the grant ends or its lease is renewed. If the grant
-    /// has ended already, the watcher is not woken, so the caller must check that after this call.
+    /// has ended already, the watcher is not woken, so after this call the caller must check
+    /// whether it has ended.
     pub fn watch(&self, watcher: &Arc<Waiter>) {
         self.cold().watchers.lock().push(Arc::clone(watcher));
-        // Orders the registration before any later end, which then finds the watcher. So an end
-        // without watchers needs no mutex.
+        // This orders the registration before any later end of the grant, so the end finds the
+        // watcher, and without watchers it needs no mutex.
         self.state.fetch_or(0, Ordering::SeqCst);
     }
 

@@ -89,7 +89,7 @@ pub struct LockHolder {
     /// [`Builder::application_name`](crate::Builder::application_name).
     pub application_name: Option<String>,
     /// The thread or task that made the request: its name, or else its number. The guard may have
-    /// been moved to another one since.
+    /// been moved to another thread since.
     pub thread: String,
 }
 
@@ -142,9 +142,11 @@ pub struct LockEntry {
     pub waiter_count: usize,
     /// The expired lease that this grant followed.
     pub took_over: Option<ExpiredLease>,
-    /// The ids of the requests that this request waits for directly: the last request ahead of it
-    /// in the queue that excludes it or that it may not pass. Without such a request: the waiting
-    /// conversion or, if no conversion waits either, the grants.
+    /// The ids of the requests that this request waits for directly. A shared request waits for the
+    /// last exclusive request ahead of it in the queue, any other for the last of any mode. If
+    /// there is no such request, it waits for the grant that is to be converted or, without a
+    /// conversion, for all grants. A conversion waits for all other grants. Expired leases are left
+    /// out.
     pub blocked_by: Vec<u64>,
 }
 
@@ -165,9 +167,9 @@ pub struct LockTable {
     /// second snapshot of the table finds its requests with the same waits.
     ///
     /// The list may be incomplete: the search follows each wait once, so it may miss cycles that
-    /// share requests. It may also contain cycles that are no deadlock: all requests of one thread
-    /// or task count as its own, even if the guard was moved to another thread, and a cycle through
-    /// a semaphore ends as soon as any of its holders releases.
+    /// share requests. The list may also contain cycles that are no deadlock: a grant counts for
+    /// the thread or task that requested it, even if the guard was moved to another thread, and a
+    /// cycle through a semaphore ends as soon as any holder of the semaphore releases.
     pub wait_cycles: Vec<Vec<u64>>,
 }
 

@@ -37,10 +37,10 @@ impl LockManager {
         stands && grant.with_lease(|lease| (lease.has_guard, lease.auto_renew) = (false, false)).is_some()
     }
 
-    /// Ends the expired leases of the name, on behalf of `grant`, the first waiter. Returns the
-    /// time to the next expiry. `None` if the request needs no timer: it is not the first waiter,
-    /// no lease blocks it, or the row of the blocking lease is being written, and the writer will
-    /// wake the request.
+    /// If `grant` is the first waiter, ends the expired leases of the name, and returns the time to
+    /// the next expiry. `None` if the request needs no timer: it is not the first waiter, no lease
+    /// blocks it, or the row of the blocking lease is being written, and the writer will wake the
+    /// request.
     pub fn expire_blocking_leases(&self, grant: &Arc<Grant>, now: Duration) -> Option<Duration> {
         self.with_shard(&grant.name, |shard, wakes| {
             let entry = shard.get_mut(&grant.name)?;
@@ -102,8 +102,8 @@ impl LockManager {
         self.shard(name).entry(name.into()).or_default().set_corrupt(what);
     }
 
-    /// Accepts requests of the name again, after its row was removed. Returns whether it was
-    /// corrupt.
+    /// Accepts requests of the name again, after the name's lease row was removed. Returns whether
+    /// the name was corrupt.
     pub fn clear_corrupt(&self, name: &str) -> bool {
         let mut shard = self.shard(name);
         let Some(entry) = shard.get_mut(name) else { return false };
@@ -119,8 +119,8 @@ impl LockManager {
         self.shard(name).get(name)?.damage().cloned()
     }
 
-    /// Ends leases that expired `over_for` ago and have no successor. Returns all ended leases
-    /// whose rows the background worker must remove.
+    /// Ends leases that expired at least `over_for` ago and that no request has ended since.
+    /// Returns all ended leases whose rows the background worker must remove.
     pub fn stale_lease_rows(&self, over_for: Duration, now: Duration) -> Vec<Arc<Grant>> {
         let is_stale = |grant: &Arc<Grant>| {
             grant
@@ -136,8 +136,8 @@ impl LockManager {
                     self.expire_leases(entry, now, &mut wakes);
                 }
             }
-            // Names with a grant that is not ready are skipped: this grant removes the rows of its
-            // predecessors, and reports their holders.
+            // Names with a grant that is not ready are skipped: such a grant removes the rows of
+            // its predecessors, and reports their holders.
             let all_ready = |entry: &&NamedLock| entry.queue.granted().iter().all(|asked| asked.value.is_ready());
             let past = shard.values().map(|entry| &**entry).filter(all_ready).flat_map(NamedLock::past);
             stale.extend(past.filter(|grant| grant.has_lease_row()).map(Arc::clone));

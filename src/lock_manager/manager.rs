@@ -3,9 +3,9 @@
 //!
 //! The map has 64 shards, each with a mutex. No call that may block is made under that mutex. A
 //! change collects the requests whose wait it ends, mostly because they are granted, and wakes each
-//! of them once, after the mutex is free. Of the requests that still wait it wakes at most one: a
-//! new first waiter, if the name has a lease, to arm its timer. It also wakes the watchers of ended
-//! grants.
+//! of them once, after the mutex is free. Of the requests that still wait, a change wakes at most
+//! the first, if the request must set its timer for the expiry of a lease: the request has just
+//! become the first, or the lease was renewed. A change also wakes the watchers of ended grants.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -198,7 +198,7 @@ impl LockManager {
     }
 
     /// Makes a shared grant exclusive as soon as it is the only grant of the name; `next` then
-    /// replaces it.
+    /// replaces the shared grant.
     pub fn upgrade(
         &self,
         grant: &Arc<Grant>,

@@ -145,8 +145,8 @@ impl Crowd {
         let owner = Requester { reason: Some("converted".into()), ..owner() };
         let next = Arc::new(Grant::new(NAMES[at].into(), held.grant().id, to, owner, None));
         if to == Shared {
-            // Counted before the downgrade, because other shared holders may enter as soon as it is
-            // done.
+            // The new mode is counted before the downgrade, because other shared holders may enter
+            // as soon as the downgrade is done.
             let before = self.inside[at].fetch_sub(unit(Exclusive) - unit(Shared), Ordering::SeqCst);
             assert_eq!(before, unit(Exclusive));
             assert!(self.manager.downgrade(held.grant(), &next).unwrap());

@@ -22,8 +22,8 @@ pub struct LockStats {
     pub semaphore: LockModeStats,
     /// Upgrades that failed with [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock).
     pub deadlocks: u64,
-    /// Leases that expired. Counted when the expired lease is ended: by the next request of the
-    /// name, by the end of its guard, or a day later by the background worker.
+    /// Leases that expired. An expired lease is counted when it is ended: by the next request of
+    /// the name, by the release of its guard, or a day later by the background worker.
     pub leases_expired: u64,
     /// Grants that [`Store::force_unlock`](crate::Store::force_unlock) ended.
     pub force_unlocked: u64,
@@ -34,8 +34,8 @@ pub struct LockStats {
     /// it is ended. Grants that [`Store::release_lock`](crate::Store::release_lock) or the end of
     /// the store ends do not count.
     pub lost: u64,
-    /// Wake-ups of waiting requests: one for each request that is granted, that ends with the
-    /// store, or whose grant to convert has ended.
+    /// Wake-ups of waiting requests: one when a request is granted, when the store ends or, for a
+    /// conversion, when its shared grant ends.
     pub wakeups: u64,
 }
 

@@ -28,8 +28,8 @@ impl LockMode {
         }
     }
 
-    /// Whether a grant of this mode excludes one of the mode `other`, however many grants there
-    /// are.
+    /// Whether grants of this mode and of the mode `other` exclude each other, whatever their
+    /// number.
     pub(crate) fn excludes(self, other: Self) -> bool {
         match (self, other) {
             (Self::Shared, Self::Shared) => false,

@@ -1,12 +1,13 @@
-//! One named lock: its queue, and its predecessors, the ended grants that a new one must wait for.
+//! One named lock: its queue, and the predecessors: ended grants that a new grant must wait for.
 //!
 //! The entry of a name stays while an ended grant leaves something to wait for: fenced commits in
 //! flight, fenced commits that are not durable yet, or a lease row. If the entry were removed
 //! earlier, the next holder would wait for nothing, and a power cut could revert commits that it
 //! has read.
 //!
-//! Such ended grants are in `past`. Once an unsynced commit is all that a grant leaves, the
-//! timestamp of this commit is merged into `unsynced_commits`, and the grant is dropped.
+//! Ended grants that leave any of these are in `past`. Once an unsynced commit is all that a grant
+//! leaves, the timestamp of this commit is merged into `unsynced_commits`, and the grant is
+//! dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +34,10 @@ pub struct NamedLock {
 struct EndedGrants {
     /// Ended grants with commits in flight or a lease row on disk.
     past: Vec<Arc<Grant>>,
-    /// For all other ended grants, by their mode (exclusive, shared, semaphore): the newest fenced
-    /// commit that a later conflicting grant must find durable.
+    /// Of the ended grants that are not in `past`, only these timestamps are kept, one for each
+    /// mode: exclusive, shared, semaphore. Each is the newest fenced commit that must be durable
+    /// before a new conflicting grant is used. When the number of permits changes, the semaphore's
+    /// timestamp moves to the exclusive entry.
     unsynced_commits: [Timestamp; 3],
     /// The number of permits of the semaphores in the third entry of `unsynced_commits`.
     semaphore_permits: u32,
@@ -68,7 +71,7 @@ pub struct WakeList {
     pub lost: Vec<Arc<Grant>>,
     /// Waiters for the end of a grant.
     pub watchers: Vec<Arc<Waiter>>,
-    /// A new first waiter, which must arm its timer for the lease that blocks it.
+    /// A new first waiter, which must arm its timer: the timer ends the lease that blocks it.
     pub front: Option<Arc<Grant>>,
 }
 

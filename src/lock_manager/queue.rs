@@ -1,8 +1,8 @@
-//! The lock queue (in textbooks the lock head): the grants and the waiting requests of one name of
-//! the named locks. Plain code, without I/O, clock or randomness.
+//! The lock queue (in textbooks the lock head): the grants and the waiting requests of one named
+//! lock. The queue is plain code, without I/O, clock or randomness.
 //!
-//! Requests are served in the order of their arrival, by this specification. The tests print it and
-//! compare the queue with it:
+//! Requests are served in the order of their arrival. The tests compare the queue with this
+//! specification:
 //!
 //! ```text
 //! a new request is granted immediately if it is compatible with every grant, every waiting
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! So a waiting exclusive request is passed at most once: when a shared request ahead of it reaches
-//! the front and is granted, all shared requests that wait behind it are granted, too.
+//! the front and is granted, all other waiting shared requests are granted as well.
 //!
 //! All grants of a name have the same mode, so the first of them decides compatibility. While
 //! anything waits, no new request is compatible with all that precedes it, so a new request is
@@ -64,8 +64,8 @@ pub struct LockQueue<T> {
     wait_queue: Option<Box<WaitQueue<T>>>,
     /// Number of shared requests, granted or waiting.
     shared_requests: u32,
-    /// Number of semaphore requests, granted or waiting, and the number of permits, which is the
-    /// same for all of them.
+    /// Number of semaphore requests, granted or waiting. All of them have the same number of
+    /// permits, `semaphore_permits`.
     semaphore_requests: u32,
     semaphore_permits: u32,
 }
@@ -199,8 +199,8 @@ impl<T: Clone> LockQueue<T> {
         Some(left)
     }
 
-    /// Makes a shared grant exclusive, ahead of everything that waits; `value` then replaces its
-    /// value.
+    /// Makes a shared grant exclusive, ahead of everything that waits; `value` then replaces the
+    /// value of the grant.
     pub fn upgrade(&mut self, id: u64, value: T) -> UpgradeResult<T> {
         let Some(at) = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Shared)) else {
             return UpgradeResult::NoSuchGrant;

@@ -138,8 +138,8 @@ impl LockWait {
         self.request
     }
 
-    /// The present time. For a request that was granted immediately: the time of the request, which
-    /// saves reading the clock.
+    /// The present time. If the request was granted immediately, the time of the request is
+    /// returned instead, which saves reading the clock.
     pub fn started_or_now(&self, env: &dyn Env) -> Duration {
         if self.request.grant.waiter().is_some() { env.elapsed() } else { self.started_at }
     }

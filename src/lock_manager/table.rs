@@ -1,5 +1,5 @@
-//! The lock table: a snapshot of all named locks, with the wait-for graph. PostgreSQL's `pg_locks`
-//! is alike. Row locks are not in it.
+//! The lock table: a snapshot of all named locks, with the wait-for graph. Row locks are not in the
+//! table. PostgreSQL's `pg_locks` is alike.
 //!
 //! Each queue is read under its shard's mutex, so its entries are consistent. Different queues may
 //! be read at different times. Therefore a cycle through several queues is reported only if a
@@ -237,8 +237,8 @@ fn find_cycles(seen: &[EntryWithWaiter]) -> Vec<Vec<u64>> {
     let mut found: Vec<Vec<u64>> = Vec::new();
     let mut done: HashSet<u64> = HashSet::new();
     for start in waiting() {
-        // Depth first, with the path walked so far. A request is visited once, so cycles that share
-        // requests may be missed.
+        // The walk is depth first, and keeps its path. A request is visited once, so cycles that
+        // share requests may be missed.
         let mut path: Vec<(u64, Vec<u64>)> = Vec::new();
         if done.insert(start.entry.id) {
             path.push((start.entry.id, next(start)));

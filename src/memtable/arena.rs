@@ -4,9 +4,9 @@
 //! small arena takes little memory, and at most about a sixteenth of a large arena is unused. A few
 //! instructions compute a slot's chunk and index from its number.
 //!
-//! A chunk of atomic words is memory that the allocator returns zeroed: no page of the chunk is
-//! touched before one of its slots is used, so the writer never pauses to clear a chunk. There are
-//! no locks: the writer allocates each chunk once, and the content of a slot is atomic.
+//! A chunk of atomic words is memory that the allocator returns zeroed. So the writer never pauses
+//! to clear a chunk, and a page of memory is touched only when a slot in the page is used. There
+//! are no locks: the writer allocates each chunk once, and the content of a slot is atomic.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

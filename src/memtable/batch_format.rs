@@ -94,8 +94,8 @@ impl<'a> BatchEntry<'a> {
     }
 }
 
-/// Keys and values of 4 GiB or more are refused long before this, so every length fits into 4
-/// bytes.
+/// Appends an entry whose value `content` appends. Every length fits into 4 bytes, because keys and
+/// values of 4 GiB or more are refused before.
 fn encode_with(tag: u8, key: &[u8], content: impl FnOnce(&mut Vec<u8>), frame: &mut Vec<u8>) {
     let begins = frame.len();
     frame.extend_from_slice(&[0; SHORT_HEADER_BYTES]);

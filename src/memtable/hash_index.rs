@@ -1,8 +1,8 @@
 //! A hash index from keys to nodes.
 //!
-//! It uses open addressing with linear probing. Each of 64 shards of the hash has a table of its
-//! own, so that growing one table pauses the writer only briefly. A slot is one atomic number with
-//! bits of the hash and the node's number. Probing for a hash begins at its *home slot*.
+//! The index uses open addressing with linear probing. Each of 64 shards of the hash has a table of
+//! its own, so that growing one table pauses the writer only briefly. A slot is one atomic number
+//! with bits of the hash and the node's number. Probing for a hash begins at its *home slot*.
 //!
 //! A table that is three quarters full doubles *in place*, so no old table stays in memory:
 //!
@@ -25,8 +25,8 @@ const SHARDS: usize = 64;
 const FIRST_BITS: u32 = 3;
 const CHUNKS: usize = 30;
 
-/// The content of a slot whose entry was removed: it has no node, but is not empty, so that
-/// searches continue behind it.
+/// The content of a slot whose entry was removed. The slot has no node, but is not empty, so that
+/// searches go on to the next slot.
 const DELETED_SLOT: u64 = 1 << 32;
 
 /// See the [module](self).
@@ -151,8 +151,8 @@ impl Shard {
     #[inline]
     fn probe(&self, used: u32, hash: u32) -> impl Iterator<Item = &AtomicU64> {
         let (first, at) = chunk_of(home(used, hash));
-        // From the home slot to the end of its chunk, then the chunks after it, then those before
-        // it, and last the home slot's chunk again, from its start.
+        // The order of the chunks: the home slot's chunk from this slot on, then the chunks after
+        // that chunk, then the chunks before, and last the home slot's chunk again, from its start.
         let chunks = (first..used as usize).chain(0..(first + 1).min(used as usize));
         chunks
             .enumerate()

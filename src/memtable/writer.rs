@@ -108,8 +108,8 @@ impl MemtableWriter {
         let before = load(node, NODE_NEWEST);
         let version = self.version(memtable, place, before);
         snapshots.prune_versions(memtable.versions.get(version));
-        // The replaced version is read until the batch is visible, so the call above mostly stops
-        // there. The versions older than the replaced one are mostly not read any more; this call
+        // Until the batch is visible, new snapshots read the replaced version, so the call above
+        // mostly stops at this version. Older versions are mostly not read any more; the call below
         // unlinks them.
         snapshots.prune_versions(memtable.versions.get(before));
         node[NODE_NEWEST].store(version, Ordering::Release);

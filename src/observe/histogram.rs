@@ -3,7 +3,8 @@
 //! A duration is counted in one of 1,280 buckets, each an atomic counter. Recording is one
 //! increment without a lock; reading copies all counters. A duration is reported as the greatest
 //! duration of its bucket. Buckets are 3 % wide, so a reported duration is at most 3 % too high,
-//! and never too low. Only durations above 2^44 ns, nearly five hours, are cut to that.
+//! and never too low. Only a duration above 2^44 ns, nearly five hours, is reported too low: as
+//! 2^44 ns.
 
 use std::time::Duration;
 

@@ -18,7 +18,7 @@
 //! the name has another unit.
 //!
 //! `examples/metrics` in the repository explains each metric. It has a Grafana dashboard with all
-//! of them, and Prometheus alerts.
+//! metrics, and Prometheus alerts.
 //!
 //! | name | what | labels |
 //! |---|---|---|

@@ -45,8 +45,8 @@ impl RowBloomFilter {
     }
 }
 
-/// Double hashing from the two halves of one hash (Kirsch and Mitzenmacher). `words` must be a
-/// power of two, because of the mask.
+/// The bits of a hash, by double hashing from its two halves (Kirsch and Mitzenmacher). `words`
+/// must be a power of two, so that the mask yields every bit.
 fn bits(hash: u64, words: usize) -> impl Iterator<Item = usize> {
     let mask = words as u64 * 64 - 1;
     let step = hash.rotate_left(32) | 1;

@@ -31,10 +31,11 @@
 //! # Lock-only commits
 //!
 //! A lock-only commit (`get_for_update`) leaves no version, so the engine cannot find it by reading
-//! the row. When such a row is evicted from its slot, it moves to a map. When the map is full, its
-//! older half is removed and raises a second low water. A transaction with a `read_ts` below this
-//! low water conflicts on every row. Such a conflict may be spurious, but only a transaction older
-//! than many lock-only commits gets it, and the retry has a newer snapshot.
+//! the row. When the row of such a commit is evicted from its slot, the commit moves to a map. When
+//! the map is full, the older half of its commits is removed and raises a second low water. A
+//! transaction with a `read_ts` below this low water conflicts on every row. Such a conflict may be
+//! spurious, but only a transaction older than many lock-only commits gets it, and the retry has a
+//! newer snapshot.
 //!
 //! FoundationDB's resolvers have a `ConflictSet` for the same purpose. The term *low water* is from
 //! CockroachDB's timestamp cache.
@@ -53,8 +54,8 @@ const RANGE_COMMITS_MAX: usize = 8;
 pub struct ConflictSet {
     secrets: RapidSecrets,
     slots: Box<[CacheSlot]>,
-    /// Lock-only commits of rows that were evicted from their slots, by the rows' hashes. At most
-    /// as many as there are slots.
+    /// Lock-only commits of rows that were evicted from their slots, by the rows' hashes. The map
+    /// has at most as many entries as there are slots.
     lock_only: HashMap<u64, Timestamp>,
     /// The newest lock-only commit that was removed from `lock_only`.
     lock_only_low_water: Timestamp,
@@ -163,9 +164,9 @@ impl ConflictSet {
         let index = self.index(hash);
         let Some(slot) = self.slots.get_mut(index) else { return };
         self.max_commit_ts = self.max_commit_ts.max(committed);
-        // A row may be rolled forward late. Its old commit must not take the slot from a newer one:
-        // the slot would then count as exact, and hide a newer commit of the row that was evicted
-        // before.
+        // A row may be rolled forward late, and its old commit must not replace a newer commit in
+        // the slot. The slot would then count as exact for the row, and a newer commit of the row
+        // may already have been evicted.
         let evicted = if slot.row == hash {
             None
         } else if committed < slot.commit_ts {
@@ -321,8 +322,8 @@ mod tests {
         }
         for number in 1..=12 {
             assert_eq!(memory.check(&row(&number.to_string()), ts(number - 1)), LastCommit::After(ts(number)));
-            // `Unknown` is legal, because the slot's low water may be higher. A conflict is not:
-            // the row has no later lock-only commit.
+            // `Unknown` is legal, because the slot's low water may be higher. `After` is not,
+            // because the row has no later lock-only commit.
             assert!(!matches!(memory.check(&row(&number.to_string()), ts(number)), LastCommit::After(_)));
         }
         assert!(!matches!(memory.check(&row("another"), ts(0)), LastCommit::After(_)));

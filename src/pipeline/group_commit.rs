@@ -48,9 +48,9 @@
 //!
 //! # Failures
 //!
-//! If the write fails, the [pipeline fails](super::failure). Commits of the group are
+//! If the write fails, the [pipeline fails](super::failure). Commits of the group get the error
 //! *undetermined*: they may or may not be in the log. The other submissions of the group, and all
-//! later ones, are *closed*.
+//! later ones, get the error *closed*.
 
 use std::sync::Arc;
 
@@ -153,8 +153,8 @@ impl GroupCommit {
         let durable = submission.durable && !mutated!(AcknowledgeBeforeSync);
         let commits = submission.kind.commits();
         let slot = ReplySlot::new(&**env);
-        // Registered before the check, so that a grant that ends from here on counts this commit as
-        // in flight.
+        // The fences are registered before the check, so that a grant that ends from here on counts
+        // this commit as in flight.
         let fences = InFlightFences::new(&submission.conditions.fences);
         let entry = QueuedSubmission { submission, fences, reply: ReplySender::new(&slot) };
         let mut leads = self.queue.lock().push(entry);
@@ -203,8 +203,8 @@ impl GroupCommit {
     }
 
     fn run_round(&self, leader: &mut LeaderState) {
-        // Moved out of `leader`, so that a panic of the engine drops both. A reply that is dropped
-        // unsent sends an error to its committer.
+        // The group and the submissions are moved out of `leader`, so that a panic of the engine
+        // drops them. A reply that is dropped unsent sends an error to its committer.
         let (mut group, mut taken) = (std::mem::take(&mut leader.group), std::mem::take(&mut leader.taken));
         self.write_taken(&mut leader.memory, &mut taken, &mut group);
         (leader.group, leader.taken) = (group, taken);
@@ -227,8 +227,9 @@ impl GroupCommit {
             }
             let needs_read = match memory.precheck(&mut submission, &fences, self.facts()) {
                 Precheck::Reject(rejection) => {
-                    // Dropped before the reply: a caller that has its reply may release its grant,
-                    // and the rejected commit must not count as in flight by then.
+                    // The fences are dropped before the reply: a caller that has its reply may
+                    // release its grant, and the rejected commit must not count as in flight by
+                    // then.
                     drop((submission.attempt, fences));
                     reply.send(Ok(SubmitResult::Rejected(rejection)));
                     continue;

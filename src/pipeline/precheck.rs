@@ -1,8 +1,8 @@
 //! The precheck: how the leader finds conflicts without reading rows.
 //!
 //! Each change comes with preconditions on its row: no lock, no commit after `read_ts`, and so on.
-//! All changes pass through the leader, since one process has the store open. So the leader can
-//! record every lock and commit of this incarnation in memory:
+//! All changes pass through the leader, since only this process has the store open. So the leader
+//! can record every lock and commit of this incarnation in memory:
 //!
 //! | recorded | as | size |
 //! |---|---|---|
@@ -94,8 +94,8 @@ impl LeaderMemory {
             RowBatch::Changes(changes) => checker.check_changes(changes),
             RowBatch::OnePhaseWrites(writes) => match checker.check_one_phase(writes) {
                 Precheck::NeedsRead => {
-                    // Checked again row by row, so that the engine reads only the rows that memory
-                    // cannot decide.
+                    // The preconditions are checked again row by row, so that the engine reads only
+                    // the rows that memory cannot decide.
                     let mut changes = submission.batch.changes().into_owned();
                     let checked = checker.check_changes(&mut changes);
                     submission.batch = RowBatch::Changes(changes);
@@ -239,8 +239,8 @@ impl Prechecker<'_> {
                 // The row has an orphan lock, the lock of a large transaction, or no lock.
                 None => PreconditionCheck::Unknown,
             },
-            // GC compares with the newest version on disk. The conflict set would also report
-            // lock-only commits, which leave no version.
+            // For GC the engine checks the newest version on disk, because the conflict set would
+            // also report lock-only commits, which leave no version.
             Precondition::NoCommitAfter(_) if mutated!(SkipConflictCheck) => PreconditionCheck::Holds,
             Precondition::NoCommitAfter(_) if kind == SubmissionKind::Gc => PreconditionCheck::Unknown,
             Precondition::NoCommitAfter(ts) if mutated!(VisibleTakenForNewest) && facts.visible_ts <= ts => {

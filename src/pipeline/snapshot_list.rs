@@ -30,8 +30,8 @@ pub struct SnapshotList {
 struct SnapshotEntry {
     read_ts: Timestamp,
     view: Weak<ReadView>,
-    /// When a newer view replaced this one: the age of the view counts from then. `None` for the
-    /// newest view.
+    /// When a newer view replaced this one or, if it is historical, when it was added: the age of
+    /// the view counts from then. `None` for the newest view.
     replaced_at: Option<Duration>,
 }
 
@@ -84,8 +84,8 @@ impl SnapshotList {
         self.current.iter().chain(&self.historical).filter(|published| published.is_active()).count()
     }
 
-    /// Expires the views whose age counts from a time before `before`; returns how many of them had
-    /// not expired yet.
+    /// Expires the views that were replaced or, if historical, added before the time `before`.
+    /// Returns how many of them had not expired yet.
     pub fn expire(&self, before: Duration) -> usize {
         let mut ended = 0;
         for views in [&self.current, &self.historical] {

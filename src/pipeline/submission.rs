@@ -49,8 +49,8 @@ pub struct Submission {
     /// Whether [`submit`](super::Pipeline::submit) returns only when the commit is durable.
     pub durable: bool,
     pub conditions: Arc<CommitConditions>,
-    /// Dropped as soon as the changes are visible or rejected, before any wait for a sync. So row
-    /// queues and permits do not wait for the disk.
+    /// Dropped as soon as the changes are visible or rejected, before any wait for a sync. So
+    /// attempts that wait for a row queue or a permit do not wait for the disk.
     pub attempt: Option<AttemptGuard>,
 }
 

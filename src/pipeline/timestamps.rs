@@ -1,9 +1,9 @@
 //! Allocation of timestamps from the oracle's durable reservation.
 //!
-//! Every timestamp handed out is at or below the durable high-water mark, so no later incarnation
-//! hands out the same timestamp. A sync extends the reservation, usually well before the
-//! reservation is used up. If the reservation is used up, the caller waits for a sync; the caller
-//! may be the leader in the middle of a group.
+//! Every timestamp handed out is at or below the end of the reservation, which is durable, so no
+//! later incarnation hands out the same timestamp. A sync extends the reservation, usually well
+//! before the reservation is used up. If the reservation is used up, the caller waits for a sync;
+//! the caller may be the leader in the middle of a group.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl Timestamps {
         self.oracle.next(self.env.unix_millis())
     }
 
-    /// Requests a sync that extends the reservation when less than half of it is left, so that
+    /// If less than half of the reservation is left, requests a sync that extends it, so that
     /// callers rarely wait.
     pub fn request_reservation(&self) {
         if self.oracle.needs_reservation(self.env.unix_millis()) {
@@ -55,8 +55,8 @@ impl Timestamps {
         }
     }
 
-    /// Keeps timestamps close to the wall clock. The cost: after a pause, the first commit waits
-    /// for one more sync.
+    /// Keeps timestamps close to the wall clock. The cost is that after a pause the first commit
+    /// waits for one more sync.
     pub fn track_wall_clock(&self) {
         self.oracle.track_wall_clock();
     }

@@ -42,16 +42,17 @@ impl Views {
     }
 
     /// Publishes a view of all that is applied. Only the leader calls this. `newest` is the newest
-    /// commit since the last call. Without one, and if the need for lock checks has not changed,
+    /// commit since the last call. If there is none, and the need for lock checks has not changed,
     /// the present view stays. Returns whether the view was replaced.
     pub fn publish(&self, newest: Option<Timestamp>, now: Duration) -> Result<bool> {
         let (read_ts, checked_locks) = {
             let visible = self.visible.lock();
             (visible.read_ts, visible.must_check_locks)
         };
-        // Sampled before the snapshot is opened. If a committed lock becomes a version in between,
-        // reads of the view check locks needlessly. In the other order the snapshot could have the
-        // lock, and reads of the view would not check it.
+        // The need for lock checks is sampled before the snapshot is opened. If a committed
+        // transaction's lock becomes a version in between, reads of the view check locks
+        // needlessly. In the other order the snapshot could have the lock, and reads of the view
+        // would not check it.
         let must_check_locks = self.fates.may_hide_commits();
         if newest.is_none() && must_check_locks == checked_locks {
             return Ok(false);
@@ -94,8 +95,8 @@ impl Views {
         self.snapshots.lock().count()
     }
 
-    /// Expires the views that were replaced (historical ones: opened) longer ago than `age`;
-    /// returns how many of them had not expired yet.
+    /// Expires the views that were replaced or, if historical, opened longer ago than `age`.
+    /// Returns how many of them had not expired yet.
     pub fn expire(&self, age: Duration) -> usize {
         self.snapshots.lock().expire(self.env.elapsed().saturating_sub(age))
     }

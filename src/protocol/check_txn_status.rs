@@ -1,7 +1,7 @@
 //! Transaction status: pending, committed or rolled back, read from the primary's row.
 //!
-//! TiKV calls this check `CheckTxnStatus`. The status is not a field of its own; it follows from
-//! the primary's row:
+//! In TiKV the check of the status is `CheckTxnStatus`. The status is not a field of its own; it
+//! follows from the primary's row:
 //!
 //! | at the primary | status |
 //! |---|---|
@@ -65,8 +65,8 @@ pub struct CheckTxnStatus {
     pub liveness: OwnerLiveness,
 }
 
-/// The status at the primary, without changing anything. For callers that have found one of the
-/// transaction's locks in the same snapshot: a primary without a status then means *rolled back*.
+/// The status at the primary; changes nothing. The caller must have found one of the transaction's
+/// locks in the same snapshot, so that a primary without a status means *rolled back*.
 pub fn txn_status_or_rolled_back(primary: &RowState, txn: TxnId) -> TxnStatus {
     txn_status(primary, txn).unwrap_or(TxnStatus::RolledBack)
 }
@@ -116,8 +116,8 @@ pub fn check_txn_status(primary: &RowState, request: &CheckTxnStatus) -> Result<
             }
             let mut change = RowChange::new(request.row.clone(), txn.start_ts);
             change.preconditions = [Precondition::LockUnchanged(lock.version())].into();
-            // The lock is pushed to `current_ts`, a new timestamp of the oracle that no transaction
-            // has as its `start_ts`, so the owner may commit at it.
+            // The lock is pushed to `current_ts`. This timestamp was drawn for the check, so no
+            // transaction began at it, and the owner may commit at it.
             change.lock = CellChange::Put(Lock { min_commit_ts: current_ts.max(read_ts.next()), ..lock.clone() });
             Ok(Step::Apply(change, TxnStatus::Pending))
         }

@@ -99,8 +99,8 @@ pub fn commit(row: &RowState, request: &CommitRow) -> Result<Step<Timestamp>, St
 /// the highest push.
 ///
 /// Every push is a timestamp that the oracle handed out after the lock was read, and that no other
-/// transaction uses. So the owner may commit at it. With a new timestamp from the oracle instead, a
-/// steady arrival of readers could keep the owner from committing forever.
+/// transaction uses. So the owner may commit at it. If the owner took a new timestamp from the
+/// oracle instead, readers could push the lock above it again and again.
 pub fn commit_at_least(row: &RowState, request: &CommitRow) -> Result<Step<Timestamp>, StepError> {
     match commit(row, request) {
         Err(StepError::CommitTsTooLow(earliest)) => commit(row, &CommitRow { commit_ts: earliest, ..request.clone() }),
@@ -108,8 +108,8 @@ pub fn commit_at_least(row: &RowState, request: &CommitRow) -> Result<Step<Times
     }
 }
 
-/// The row's version with the timestamp of the lock-only commit; a row that is absent or deleted
-/// gets another tombstone.
+/// What a lock-only commit stores in the write column: the row's version, unchanged except for its
+/// `lock_only_ts`. For a row that is absent or deleted it is a tombstone at `commit_ts`.
 fn lock_only_record(row: &RowState, txn: TxnId, commit_ts: Timestamp) -> WriteRecord {
     match &row.write {
         Some(write) if write.value.is_some() => WriteRecord { lock_only_ts: Some(commit_ts), ..write.clone() },

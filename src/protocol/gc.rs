@@ -1,8 +1,8 @@
 //! Garbage collection of one row: removes tombstones and replaced versions that no reader needs.
 //!
 //! From a tombstone, a transaction with an older snapshot detects that the row was deleted after
-//! this snapshot. Once no transaction reads below the tombstone, it means the same as an absent
-//! row, and GC deletes it.
+//! this snapshot. Once no transaction reads below the tombstone, the tombstone means the same as an
+//! absent row, and GC deletes it.
 //!
 //! With history, a replaced version is visible to historical reads from its commit until the commit
 //! that replaced it. Once the replacing commit is at or below the GC horizon, GC deletes the
@@ -10,8 +10,8 @@
 //!
 //! The GC queue has an entry for each tombstone and each replaced version. The entry names the row
 //! and the commit timestamp of the deletion or of the replacing write. If a deleted row was written
-//! again, its newest version stays. If the row is locked, the tombstone and its entry stay for a
-//! later pass.
+//! again, its newest version stays. If a deleted row is locked, the tombstone and its entry stay
+//! for a later pass.
 
 use super::lock_unchanged;
 use crate::row::{CellChange, Precondition, RowChange, RowKey, RowState, StoredValue, WriteRecord};
@@ -22,8 +22,8 @@ use crate::timestamp::Timestamp;
 pub struct GcRequest {
     /// The row.
     pub row: RowKey,
-    /// The commit timestamps at which the row was deleted, or overwritten with the old version
-    /// kept.
+    /// The commit timestamps at which the row was deleted, or was overwritten and the old version
+    /// kept as history.
     pub replaced_at: Vec<Timestamp>,
     /// The versions that were replaced at these timestamps.
     pub old_versions: Vec<OldVersion>,

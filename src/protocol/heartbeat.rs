@@ -2,7 +2,7 @@
 //!
 //! A heartbeat never shortens the time to live. It fails once the transaction has ended, so the
 //! owner learns early that it cannot commit. Only the primary needs heartbeats: a transaction's
-//! status is always read there.
+//! status is always read at the primary.
 
 use super::{Step, StepError, own_lock, recorded_status};
 use crate::row::{CellChange, Lock, Precondition, RowChange, RowKey, RowState, TxnId, TxnRecord};

@@ -15,10 +15,10 @@
 //! cleanup                 put @c                                 put @c
 //! ```
 //!
-//! The commit point is one atomic change of row `a`. Before it the transaction can be rolled back;
-//! after it, it must be rolled forward. A lock on `b` does not show which of the two applies; the
-//! state of row `a` does. So any reader or writer that finds a lock of a crashed owner reads row
-//! `a`, and can then resolve the lock.
+//! The commit point is one atomic change of row `a`. Before this point the transaction can be
+//! rolled back; afterwards it must be rolled forward. A lock on `b` does not show which of the two
+//! applies; the state of row `a` does. So any reader or writer that finds a lock of a crashed owner
+//! reads row `a`, and can then resolve the lock.
 //!
 //! A step returns its change together with the [`Precondition`]s under which the decision is valid.
 //! The caller passes both to the engine. If a precondition fails, the engine returns the row as it

@@ -35,9 +35,9 @@ pub(super) fn rollback_by_resolver(row: &RowState, request: &Rollback) -> Result
     Ok(step)
 }
 
-/// The change that deletes the transaction's lock without leaving a record. Only for a transaction
-/// that is not and will not be committed, and that has no request in flight, as on an exclusive
-/// engine.
+/// The change that deletes the transaction's lock and leaves no record. The caller must be certain
+/// that the transaction is not and will not be committed, and has no request in flight; only on an
+/// exclusive engine can a caller be certain.
 pub fn release_lock(row: &RowState, request: &Rollback) -> Option<RowChange> {
     let own = own_lock(row, request.txn)?;
     let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);

@@ -134,7 +134,7 @@ impl Store {
     ///
     /// Waits for [named locks](Store::lock) end with
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), and lock guards become invalid. Leases that
-    /// have a guard are released, durably. Leases without one
+    /// have a guard are released, durably. Leases without a guard
     /// ([`LockGuard::detach`](crate::LockGuard::detach)) stay.
     ///
     /// # Errors

@@ -107,8 +107,9 @@ impl Builder {
 
     /// How long a transaction or snapshot may read a state that is not the newest; after that its
     /// calls return [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). The age is
-    /// checked twice a second; the limit is at least a millisecond. With [`Duration::MAX`] a view
-    /// never expires, and the versions that it keeps from GC grow without limit. Default: one hour.
+    /// checked twice a second; the limit is at least a millisecond. With [`Duration::MAX`] no
+    /// transaction or snapshot expires, and what they keep from GC grows without limit. Default:
+    /// one hour.
     pub fn max_snapshot_age(mut self, age: Duration) -> Self {
         self.options.max_snapshot_age = age;
         self
@@ -158,10 +159,10 @@ impl Builder {
 
     /// The maximum number of attempts of [`Store::transact`](crate::store::Store::transact) that
     /// run at once while there are conflicts. The others wait for a permit, first come, first
-    /// served, retries before first attempts. An attempt that has waited for a second runs without
-    /// a permit, because the closure of a running attempt may wait for it. After sixteen commits in
-    /// a row without a conflict no permit is needed. At least 1; with [`usize::MAX`] no attempt
-    /// ever waits. Default: three times the number of cores.
+    /// served, retries before first attempts. An attempt that has waited for one second runs
+    /// without a permit: the closure of a running attempt may be waiting for the attempt that has
+    /// none. After sixteen commits in a row without a conflict no permit is needed. At least 1;
+    /// with [`usize::MAX`] no attempt ever waits. Default: three times the number of cores.
     pub fn admission_limit(mut self, attempts: usize) -> Self {
         self.options.admission_limit = attempts;
         self
@@ -224,8 +225,8 @@ impl Builder {
             .conflict_cache_rows((bytes / 64 / CONFLICT_CACHE_ROW_BYTES).min(CONFLICT_CACHE_ROWS))
     }
 
-    /// The compression of new tables. Default: [`Compression::Lz4`]. A store may have tables of
-    /// both kinds, and can be opened with either.
+    /// The compression of new tables. Default: [`Compression::Lz4`]. A store may have compressed
+    /// and uncompressed tables, and can be opened with either option.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.options.compression = compression;
         self
@@ -234,8 +235,9 @@ impl Builder {
     /// The number of rows in the conflict set: rows whose last commit timestamp is in memory, so
     /// that checking for a conflict need not read them. Each takes 32 bytes. A row with a lock-only
     /// commit ([`Txn::get_for_update`](crate::store::Txn::get_for_update) without a write) takes 20
-    /// to 40 bytes more. A transaction during which more lock-only rows than this are committed may
-    /// see a spurious conflict. From 1 to 4,194,304, rounded up to a power of two; default: 65,536.
+    /// to 40 bytes more. If more rows than this number get a lock-only commit while a transaction
+    /// runs, the transaction may see a spurious conflict. From 1 to 4,194,304, rounded up to a
+    /// power of two; default: 65,536.
     pub fn conflict_cache_rows(mut self, rows: usize) -> Self {
         self.options.conflict_cache_rows = rows;
         self
@@ -255,7 +257,7 @@ impl Builder {
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) that says so.
     ///
     /// Several read-only stores may have a directory open, but not together with a writable one:
-    /// the second to open gets [`ErrorKind::AlreadyOpen`](crate::ErrorKind::AlreadyOpen). To
+    /// whichever is opened later gets [`ErrorKind::AlreadyOpen`](crate::ErrorKind::AlreadyOpen). To
     /// observe a store that is in use, let its process write its status
     /// ([`Builder::status_file_interval`]). To read its rows, open a
     /// [`Store::checkpoint`](crate::store::Store::checkpoint).
@@ -280,8 +282,8 @@ impl Builder {
     /// Opens a store whose write-ahead log has lost acknowledged commits, and gives these commits
     /// up. Without this option, opening such a store returns an
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) with the fingerprint of the loss, a
-    /// number. Only the loss with this fingerprint is accepted; without a loss, or with another
-    /// one, the option has no effect. Default: no loss is accepted.
+    /// number. Only the loss with this fingerprint is accepted; if there is no loss, or another
+    /// loss, the option has no effect. Default: no loss is accepted.
     ///
     /// The store continues with the commits from before the damage. All later ones are lost, though
     /// some may still be intact in the log. The damaged segment and all later ones are quarantined
@@ -306,27 +308,27 @@ impl Builder {
     }
 
     /// Whether transactions measure the time of their reads, so that
-    /// [`TimeBreakdown::read`](crate::store::TimeBreakdown::read) separates it from the caller's
-    /// own code. Each read of a transaction then reads the clock twice, some 50 ns. Reads of
-    /// snapshots are not measured. Default: no.
+    /// [`TimeBreakdown::read`](crate::store::TimeBreakdown::read) separates this time from that of
+    /// the caller's own code. Each read of a transaction then reads the clock twice, some 50 ns.
+    /// Reads of snapshots are not measured. Default: no.
     pub fn track_read_timing(mut self, enabled: bool) -> Self {
         self.options.track_read_timing = enabled;
         self
     }
 
     /// Writes the store's [`Store::status`](crate::store::Store::status) to a file in its
-    /// directory, about at this interval but at most twice a second. Other processes read it:
+    /// directory, about at this interval but at most twice a second. Other processes read the file:
     /// `percolite top`, `stats`, `locks` and `txn`, or
     /// [`StoreStatus::read_from`](crate::store::StoreStatus::read_from). At most a day. Default: no
     /// file.
     ///
     /// The file `STATUS` is JSON. The background worker writes some KiB, at most 200, without a
     /// sync and mostly without disk I/O; transactions do not wait for it. Every user who may read
-    /// the directory sees in the file labels, names of keyspaces, and keys of rows that were locked
-    /// or in conflict.
+    /// the directory can read the file: it shows labels, names of keyspaces, and keys of rows that
+    /// were locked or in conflict.
     ///
-    /// Closing the store removes the file. A killed process leaves it, and the next one that opens
-    /// the store for writing removes it. A checkpoint does not contain it. No effect on a
+    /// Closing the store removes the file. If a process was killed, the file stays until a process
+    /// opens the store for writing. A checkpoint does not contain it. No effect on a
     /// [read-only](Builder::read_only) store or in memory.
     ///
     /// ```
@@ -350,9 +352,10 @@ impl Builder {
         self
     }
 
-    /// A name for this process, shown with the named locks that it holds: in
-    /// [`LockEntry::holder`](crate::LockEntry::holder), and in the rows of leases, which outlive
-    /// the process. At most 255 bytes. Default: none, only the process id.
+    /// A name for this process, shown with the named locks that it holds: see
+    /// [`LockEntry::holder`](crate::LockEntry::holder). The store keeps the name with each lease,
+    /// because a lease may outlive the process. At most 255 bytes. Default: no name, only the
+    /// process id.
     pub fn application_name(mut self, name: &str) -> Self {
         self.options.application_name = Some(name.into());
         self

@@ -75,8 +75,8 @@ pub(crate) struct Inner {
     pub(in crate::store) instance_id: u64,
     /// `None` if named locks are not supported.
     pub(in crate::store) locks: Option<Arc<NamedLocks>>,
-    /// Called when the store closes, while commits are still possible, because it releases leases
-    /// by commits.
+    /// Releases the named locks when the store closes. Called while commits are still possible,
+    /// because a lease is released by a commit.
     pub(in crate::store) before_close: fn(&Store),
     pub(in crate::store) closing: AtomicBool,
     /// Time of opening, by the monotonic clock.

@@ -1,7 +1,7 @@
 //! Keyspace handles.
 //!
 //! A handle has the keyspace's id, and the name that the keyspace had when the handle was created.
-//! All handles of a keyspace share a descriptor, which has the current name and whether the
+//! All handles of a keyspace share a descriptor, which records the current name, and whether the
 //! keyspace was dropped.
 
 use std::fmt;
@@ -26,7 +26,7 @@ pub(in crate::store) struct KeyspaceInner {
     pub descriptor: Arc<KeyspaceDescriptor>,
     pub visibility: VisibilityCache,
     /// The instance id of the store that opened the handle. Each store that this process opens has
-    /// its own.
+    /// an instance id of its own.
     pub instance_id: u64,
 }
 

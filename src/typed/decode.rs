@@ -46,8 +46,8 @@ impl Decoder<'_> {
 macro_rules! number {
     ($($name:ident $visit:ident $type:ty),*) => {$(
         fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, KeyError> {
-            // In `MIN` of a signed type only the sign bit is set: this undoes the encoder's flip of
-            // that bit. `MIN` of an unsigned type is zero, which changes nothing.
+            // In `MIN` of a signed type only the sign bit is set, so the XOR undoes the encoder's
+            // flip of that bit. `MIN` of an unsigned type is zero, so the XOR changes nothing.
             visitor.$visit(<$type>::from_be_bytes(self.chunk()?) ^ <$type>::MIN)
         }
     )*};

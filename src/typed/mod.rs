@@ -67,9 +67,10 @@ use crate::value::Value;
 /// the start, with a variant for each version.
 ///
 /// # Errors
-/// In addition to the errors of the untyped call, every call may return two.
-/// [`ErrorKind::InvalidArgument`]: a key or value cannot be encoded. [`ErrorKind::Corruption`],
-/// with keyspace and key: one does not decode as its type.
+/// In addition to the errors of the untyped call, every call may return
+/// [`ErrorKind::InvalidArgument`] if a key or value cannot be encoded, and
+/// [`ErrorKind::Corruption`], with keyspace and key, if a stored key or value does not decode as
+/// its type.
 pub struct TypedKeyspace<K, V> {
     keyspace: Keyspace,
     types: PhantomData<fn(K) -> V>,
@@ -88,7 +89,7 @@ impl<K, V> fmt::Debug for TypedKeyspace<K, V> {
 }
 
 impl Keyspace {
-    /// The same keyspace with typed keys and values. The types are not stored: use the same ones
+    /// The same keyspace with typed keys and values. The types are not stored: use the same types
     /// each time.
     pub fn typed<K, V>(self) -> TypedKeyspace<K, V> {
         TypedKeyspace { keyspace: self, types: PhantomData }
@@ -218,8 +219,8 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         Ok(reader.get(&self.keyspace, &self.key(key)?)?.is_some())
     }
 
-    /// A row's value. If another transaction writes the row meanwhile, or reads it by this call,
-    /// only the first to commit succeeds: see [`Txn::get_for_update`].
+    /// A row's value. If another transaction writes the row meanwhile, or reads it by
+    /// `get_for_update`, only the first to commit succeeds: see [`Txn::get_for_update`].
     ///
     /// # Errors
     /// Those of [`Txn::get_for_update`], and of [every typed call](TypedKeyspace#errors).

@@ -52,8 +52,9 @@ pub struct DataLoss {
     pub offset: u64,
     /// Sequence of the first missing frame.
     pub first_missing: u64,
-    /// The log was durable at least up to this sequence. It is below `first_missing` if damage is
-    /// certain but its extent is not.
+    /// The highest sequence that is proven to have been durable. If it is at or above
+    /// `first_missing`, durable frames from there up to it are lost. If it is below, the log is
+    /// damaged, but nothing proves which of the missing frames were durable.
     pub durable_sequence: u64,
     /// Valid frames beyond the break. They cannot be applied without the missing frames before
     /// them.

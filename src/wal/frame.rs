@@ -9,11 +9,12 @@
 //! | 24 | | payload, then zeros up to the next multiple of 8 |
 //!
 //! The salt (as in SQLite's WAL) distinguishes the segment's frames from whatever was in the same
-//! blocks before. The offset distinguishes a frame from a copy of one inside a payload. Numbers are
-//! little-endian, here and in the segment's header.
+//! blocks before. The offset distinguishes a frame from a copy of a frame inside a payload. Numbers
+//! are little-endian, here and in the segment's header.
 //!
-//! Frames begin at multiples of 8. Beyond a break the offset of the next frame is unknown. The
-//! alignment leaves few candidates, and [`FrameReader::find_next_valid`] tries all of them.
+//! Frames begin at multiples of 8. After a frame that cannot be read, the offset of the next frame
+//! is unknown. The alignment leaves few candidates, and [`FrameReader::find_next_valid`] tries all
+//! of them.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -159,8 +160,8 @@ impl<'a, F: DiskFile> FrameReader<'a, F> {
         Ok(is_valid.then_some(Frame { sequence, durable_sequence: durable, end, bytes }))
     }
 
-    /// The first valid frame at the offset or after it whose sequence is in the range, and its
-    /// offset.
+    /// Finds the first frame, at or after the offset, that is valid and has a sequence in the
+    /// range. Returns the frame's offset and the frame.
     pub fn find_next_valid(
         &mut self,
         from: u64,

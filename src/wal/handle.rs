@@ -121,9 +121,10 @@ impl<D: Disk> WalHandle<D> {
         Ok(())
     }
 
-    /// Removes the segments that have no frames above the flushed sequence and are older than the
-    /// newest segment with a durable header; without that one a power cut could leave no header at
-    /// all. Returns how many. The tables must durably have everything up to the flushed sequence.
+    /// Removes each segment that has no frames above the flushed sequence and is older than the
+    /// newest segment with a durable header. That newest segment stays, because without it a power
+    /// cut could leave no header at all. Returns how many segments were removed. The tables must
+    /// durably have everything up to the flushed sequence.
     ///
     /// The directory is not synced: a removed segment that reappears after a crash does no harm,
     /// because it is older than all that recovery reads.

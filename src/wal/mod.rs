@@ -33,18 +33,18 @@
 //! sequence that the last sync made durable. Damage to the no-op frame itself costs nothing.
 //!
 //! *Damage to both headers.* A segment's header is stored twice, in two blocks. If both are
-//! damaged, the segment's frames cannot be checked. If it is the newest segment, the log then seems
-//! to end with the segment before it.
+//! damaged, the segment's frames cannot be checked. If the segment is the newest one, the log then
+//! seems to end with the segment before.
 //!
-//! *A tail of zeros.* If zeros replace the end of the log, it looks like blocks that were never
-//! written, and counts as torn.
+//! *A tail of zeros.* If zeros replace the end of the log, this end looks like blocks that were
+//! never written, and counts as torn.
 //!
 //! # Order of names, headers and frames
 //!
 //! - A frame is written only to a file whose name is durable.
-//! - After a rotation the new segment's header is not yet durable when its first frames are
-//!   written. A sync covers the older segment first and then the new one, and only then are these
-//!   frames acknowledged.
+//! - A rotation starts a new segment, whose header is not yet durable when the first frames are
+//!   written to the segment. A sync covers the older segment first and then the new one. Only then
+//!   are these frames acknowledged.
 //! - The header of an incarnation's first segment is durable before that incarnation acknowledges
 //!   anything.
 //! - A segment is removed only when the header of a later one is durable, so recovery always finds

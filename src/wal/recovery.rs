@@ -3,7 +3,7 @@
 //! The newest segment with a valid header is the head of a chain. The chain is followed from each
 //! segment to its predecessor, until a segment begins at or below the first sequence that the
 //! tables lack. If the chain leads to a segment whose header is torn, a crash has broken the log at
-//! that segment: the head is then the newest segment before it that has a valid header.
+//! that segment: the head is then the newest of the older segments that have a valid header.
 //!
 //! Then the frames are read, from the oldest segment of the chain on, each segment up to the end
 //! that the next segment's header names. Reading stops at the *break*, the first place where no
@@ -54,8 +54,9 @@ struct Chain {
 }
 
 impl Chain {
-    /// Finds the newest chain that leads back far enough. If a chain does not, the next one to be
-    /// tried has as its head the newest segment before the one at which that chain failed.
+    /// Finds the newest chain that leads back far enough. A chain fails at a segment that has no
+    /// valid header, or that begins too late and has no predecessor. Then the next chain is tried:
+    /// its head is the newest of the older segments that have a valid header.
     fn find(headers: &BTreeMap<u64, SegmentHeader>, names: &SegmentList, flushed_sequence: u64) -> Self {
         let mut missing_segment = None;
         let mut bound = u64::MAX;
@@ -94,7 +95,7 @@ impl Chain {
 
 /// Calls `apply` with each frame above the tables' flushed sequence, no-op frames included.
 /// `may_be_empty` allows a log without segments, because the creation of the store may not have
-/// finished. Otherwise such a log is data loss.
+/// finished. If `may_be_empty` is `false`, such a log is data loss.
 ///
 /// A log that another process is writing can look damaged, so the caller must have locked the
 /// store.
@@ -170,7 +171,7 @@ impl Recovered {
 
     /// The end that the next segment continues. Segments without frames are skipped, so that no
     /// chain needs them: if a process ended while it created its first segment, the name of that
-    /// segment may not be durable, and a power cut may remove it.
+    /// segment may not be durable, and a power cut may remove the segment.
     pub(super) fn log_end(&self) -> Option<SegmentEnd> {
         let filled = self.segments.iter().rev().find(|link| link.end.last_sequence >= link.header.first_sequence);
         filled.map(|link| link.end).or_else(|| self.segments.first()?.header.predecessor)

@@ -3,9 +3,10 @@
 //! The order, each step durable before the next:
 //!
 //! 1. *Rewrite the tail.* After a kill the newest frames may be in the kernel's memory only. A sync
-//!    alone is not enough: if a sync failed in the incarnation before, the kernel counts their
-//!    pages as clean, and the next sync writes nothing. So the frames without a durability proof
-//!    are written again, the same bytes in the same place, and then synced, older segments first.
+//!    alone is not enough: if a sync failed in the incarnation before, the kernel counts the pages
+//!    of these frames as clean, and the next sync writes nothing. So the frames without a
+//!    durability proof are written again, the same bytes in the same place, and then synced, older
+//!    segments first.
 //! 2. *Create the new segment.* Its header names the end of what was read. From then on nothing
 //!    beyond that end is read, so valid frames after a torn one stay dropped. This incarnation
 //!    appends only to the new segment and later ones.
@@ -113,7 +114,7 @@ fn rewrite_tail<D: Disk>(disk: &D, link: &RecoveredSegment, durable: u64) -> Res
 fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Result<(), WalError> {
     let beyond = (Bound::Excluded(kept), Bound::Unbounded);
     // If a loss is accepted, the segments after the one with the break have been renamed, so only
-    // that one and earlier ones can be removed here.
+    // the segment with the break and earlier ones can be removed here.
     let renamed = recovered.data_loss().and(Some(recovered.segments.last().map_or(0, |link| link.header.number)));
     let mut removed = false;
     for number in recovered.names.segments.range(beyond) {

@@ -1,10 +1,10 @@
 //! Segments: the files of the log, and their headers.
 //!
 //! A segment is named by its number. Its header has the WAL id of the store, and names the segment
-//! before it, its *predecessor*, with the offset and the sequence at which that one ends. So the
-//! segments form a chain. Recovery follows the chain from the newest segment back, whatever else is
-//! in the directory. It reads each predecessor only up to the end that the next segment's header
-//! names.
+//! before it, its *predecessor*, with the offset and the sequence at which the predecessor ends. So
+//! the segments form a chain. Recovery follows the chain from the newest segment back, whatever
+//! else is in the directory. It reads each predecessor only up to the end that the next segment's
+//! header names.
 //!
 //! All frames of a segment depend on its header, so the header is stored twice, each copy in a
 //! block of its own. Frames begin after the second block.
@@ -43,7 +43,7 @@ pub const FRAMES_OFFSET: u64 = 2 * BLOCK_BYTES;
 ///
 /// Each block of zeros is written by a call of its own. A single call for a whole step would create
 /// folios of that size in the page cache, and the kernel walks all blocks of a folio at every write
-/// into the folio. This costs 1.5 µs for each commit, more than the rest of the write.
+/// into the folio. That would cost 1.5 µs for each commit, more than the rest of the write.
 pub const PREALLOCATION_BYTES: u64 = PREALLOCATION_STEP as u64;
 
 const SEGMENT_HEADER_BYTES: usize = 128;
@@ -135,8 +135,8 @@ impl SegmentHeader {
         if header.is_consistent() { HeaderRead::Valid(header) } else { HeaderRead::Invalid }
     }
 
-    /// Whether recovery can follow this header: one with a valid checksum may still be forged, and
-    /// must not lead recovery into a loop or out of a file.
+    /// Whether recovery can follow this header. A header with a valid checksum may still be forged,
+    /// and must not lead recovery into a loop or out of a file.
     fn is_consistent(&self) -> bool {
         let follows = |end: SegmentEnd| {
             end.number < self.number

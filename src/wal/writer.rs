@@ -97,8 +97,8 @@ impl<D: Disk> WalWriter<D> {
     }
 
     /// Appends an empty frame that records the durable sequence, and returns the frame's sequence.
-    /// Does nothing if the log already records the durable sequence, or one that covers every frame
-    /// with a payload: a no-op frame itself needs no durability proof.
+    /// Does nothing if the log already records the durable sequence, or an earlier durable sequence
+    /// that covers every frame with a payload: a no-op frame itself needs no durability proof.
     pub fn append_noop(&mut self) -> Result<Option<u64>, WalError> {
         self.shared.ensure_ok()?;
         if self.recorded_durable_sequence == self.shared.durable()

@@ -22,8 +22,8 @@ pub enum Command {
     Begin,
     /// Takes a snapshot: `s1: snapshot`.
     Snapshot,
-    /// Commits, or prints the conflicting row. If several rows conflict, each engine may report
-    /// another one of them, so `t1: commit several=true` prints no row.
+    /// Commits, or prints the conflicting row. If several rows conflict, the engines may report
+    /// different rows, so `t1: commit several=true` prints no row.
     Commit {
         #[arg(key, optional)]
         several: bool,

@@ -42,8 +42,8 @@ fn a_panic_in_the_closure_releases_everything() {
                 })
             }));
             assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"the closure's own"));
-            // Later writes succeed immediately: on this thread, which must not count as inside a
-            // closure any more, and on another one.
+            // Later writes succeed immediately, on this thread and on another one. After the panic
+            // this thread must not count as inside a closure any more.
             let write = || {
                 let mut txn = store.begin().unwrap();
                 txn.put(&rows, "for update", "v").unwrap();

@@ -19,10 +19,10 @@ struct Damaged {
     before: Timestamp,
 }
 
-/// Closes a store with history, lets `change` write or delete cells, and opens the store again.
-/// `change` gets a function that does so, the key of the row `bad`, and four timestamps: the start
-/// timestamp of the row's version, the commit timestamp of the version that it replaced, and two
-/// unused ones.
+/// Closes a store with history, calls `change` to write or delete cells, and opens the store again.
+/// The arguments of `change` are a function that writes or deletes one cell, the key of the row
+/// `bad`, and four timestamps: the start timestamp of the row's version, the commit timestamp of
+/// the version that it replaced, and two unused ones.
 fn damaged(
     change: impl FnOnce(&mut dyn FnMut(Column, &[u8], Option<&[u8]>), &RowKey, [Timestamp; 4]),
 ) -> Result<Damaged, Error> {
@@ -209,9 +209,9 @@ fn a_lock_above_its_commit_ts_is_an_error_not_a_loop() {
     closed.unwrap();
 }
 
-/// The history column also has the transaction records, and an unreadable entry ends the search for
-/// records. The orphan locks must count as resolved before that search, or every commit would read
-/// its rows forever.
+/// After the orphan locks are resolved, the sweep searches the history column for transaction
+/// records, and an unreadable entry ends the search with an error. The locks must count as resolved
+/// before the search begins: otherwise every later commit would have to read its rows.
 #[test]
 fn a_corrupt_history_entry_does_not_keep_orphan_locks() {
     let Damaged { store, row, .. } = damaged(|put, row, [_, replaced, unused, _]| {

@@ -135,8 +135,8 @@ fn resolvers_race_with_a_slow_owner(environment: &Environment) {
                 }
                 if slow && commits(groups, &primary) {
                     clock.step(TTL_MS as i64 * 2);
-                    // Each of the two resolvers may be in a read that began before the step of the
-                    // clock, but the third read has begun after the step.
+                    // Of the reads that end from now on, two may have begun before the step of the
+                    // clock, one by each resolver. The third has begun after the step.
                     let enough = read_by_others.load(Ordering::SeqCst) + 3;
                     let began = std::time::Instant::now();
                     while late && read_by_others.load(Ordering::SeqCst) < enough && began.elapsed().as_secs() < 10 {

@@ -148,8 +148,8 @@ impl Rows for Arc<dyn Engine> {
     }
 }
 
-/// Only concurrent requests on other threads make an attempt fail; more failures than this mean
-/// that the request never succeeds.
+/// An attempt fails only because of concurrent requests on other threads. After this number of
+/// failures the request counts as one that never succeeds.
 const ATTEMPTS_MAX: usize = 1000;
 
 /// Sends requests and repeats each until its change applies.
@@ -224,8 +224,8 @@ impl Driver {
         self.commit_as(txn, key, commit_ts, true)
     }
 
-    /// Commits a primary as its owner does: at the lock's `min_commit_ts` if that is above
-    /// `commit_ts`.
+    /// Commits a primary as its owner does: at the higher of `commit_ts` and the lock's
+    /// `min_commit_ts`.
     pub fn commit_at_or_above(&self, txn: TxnId, key: &str, commit_ts: u64) -> Result<Timestamp, StepError> {
         let request = commit_request(txn, key, commit_ts, true);
         self.informed(&request.row, txn.start_ts, |as_read| commit_at_least(as_read, &request))

@@ -142,9 +142,9 @@ impl Environment {
         Self { batch_rows_max: self.batch_rows_max, ..Self::new(self.columns, self.seed) }
     }
 
-    /// The same environment with an engine whose batches have at most two rows: one row of the
-    /// transaction, and the row of its transaction record. A shared engine is always written one
-    /// row at a time.
+    /// The same environment. If it has an exclusive engine and two-phase commits, a batch of the
+    /// engine now has at most two rows: one row of the transaction, and the row of its transaction
+    /// record. A shared engine is always written one row at a time.
     pub fn row_by_row(self) -> Self {
         let batch_rows_max = if self.columns == SIM_TWO || self.columns == ROCKS_TWO { 2 } else { usize::MAX };
         Self { batch_rows_max, ..self }
@@ -273,8 +273,8 @@ impl Environment {
         }
     }
 
-    /// Leaves a transaction half done: its owner loses the engine at the first write that `act_at`
-    /// selects.
+    /// Leaves a transaction half done: at the first write that `act_at` selects, its owner loses
+    /// the engine. Returns the error of its commit.
     pub fn leave_behind(
         &self,
         write: impl Fn(&Opened, &mut Txn),

@@ -119,8 +119,9 @@ pub fn killed_at_every_write_and_again_in_recovery(environment: &Environment) {
         for act in [Act::Refuse, Act::Lose] {
             for second in 0.. {
                 assert!(second < WRITES_MAX, "recovery does not end");
-                // The recovery is killed by each of the two acts. On disk it is killed by one of
-                // them, in turn: each run opens three stores, which is slow there.
+                // In memory each point of the recovery is tried with both acts. On disk it is tried
+                // with one act, which alternates: a run opens three stores, and opening is slow on
+                // disk.
                 let acts = [Act::Refuse, Act::Lose];
                 let chosen =
                     if environment.is_rocks() { &acts[(index + second) as usize % 2..][..1] } else { &acts[..] };
@@ -221,8 +222,8 @@ pub fn killed_between_locks_of_a_large_transaction(environment: &Environment) {
     }
 }
 
-/// Two rows: the owner stops at any step, resolvers take over and stop at any step, and all of them
-/// get the same transaction status.
+/// The owner of a transaction of two rows stops at any step. Resolvers take over and stop at any
+/// step, and each resolver must find the same transaction status.
 pub fn stopped_at_every_step_and_again_in_recovery(environment: &Environment) {
     type Work = fn(&Driver);
     let owner: [Work; 4] = [

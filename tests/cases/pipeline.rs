@@ -157,8 +157,8 @@ fn a_snapshot_finds_the_version_that_is_being_replaced(environment: &Environment
         let reader = reader_client.as_ref().unwrap_or(&store);
         let (snapshot, txn) = (reader.snapshot().unwrap(), reader.begin().unwrap());
         if environment.is_shared() {
-            // The writer has chosen its commit timestamp. These readers push its lock, so the
-            // writer must commit above their read_ts.
+            // The writer has chosen its commit timestamp. The snapshot and the transaction push the
+            // writer's lock, so the writer must commit above their read_ts.
             assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
             assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));
         }
@@ -357,8 +357,8 @@ fn an_old_read_view_shows_locks_resolved_since(environment: &Environment) {
     }
 }
 
-/// Leaves a transaction whose primary is the first row, cut off just before or after its commit
-/// point.
+/// Leaves the locks of a transaction that was cut off just before or just after its commit point.
+/// The primary is the first row.
 fn leave_orphans(environment: &Environment, keys: &'static [&str; 3], committed: bool) {
     let store = environment.open();
     store.put_all(keys, "old");

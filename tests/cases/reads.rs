@@ -173,8 +173,8 @@ fn a_locked_secondary_committed_after_the_reader_is_old(environment: &Environmen
     let late = reader.snapshot().unwrap();
     let late_txn = reader.begin().unwrap();
     if environment.is_shared() {
-        // The writer has chosen its commit timestamp. These readers push its lock, so the writer
-        // must commit above their read_ts.
+        // The writer has chosen its commit timestamp. `late` and `late_txn` push the writer's lock,
+        // so the writer must commit above their read_ts.
         assert_eq!(read(&late, &reader.rows), old());
         assert_eq!(text(late_txn.get(&reader.rows, "b").unwrap()), some("old"));
     }

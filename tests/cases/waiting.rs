@@ -13,8 +13,8 @@ fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
     txn.put(rows, key, (before + 1).to_be_bytes())
 }
 
-/// Only one attempt may run at a time. A call inside its closure runs without a permit. Otherwise
-/// it would wait for the permit that the outer attempt keeps until the call returns.
+/// Only one attempt may have a permit at a time. A call inside a closure must run without a permit:
+/// the outer attempt keeps the only permit until the inner call has returned.
 pub fn nested_closures_need_no_second_permit(environment: &Environment) {
     let store = environment.open_with(environment.builder().admission_limit(1));
     let began = Instant::now();

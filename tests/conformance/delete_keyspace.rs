@@ -23,8 +23,8 @@ fn fill(engine: &Subject, keyspace: u32, keys: &[&[u8]]) {
     }
 }
 
-/// How many rows of a keyspace have a lock, a newest version, a record, an old version and a data
-/// cell, and how many locks and versions its scans return.
+/// Seven counts of a keyspace: the rows with a lock, with a newest version, with a record, with an
+/// old version and with a data cell; then the locks and the versions that scans return.
 fn cells(engine: &Subject, keyspace: u32, keys: &[&[u8]]) -> [usize; 7] {
     let view = engine.snapshot().unwrap();
     let rows: Vec<RowKey> = keys.iter().map(|key| RowKey::new(KeyspaceId(keyspace), key)).collect();

@@ -2,8 +2,8 @@
 //! some engines do.
 //!
 //! Each case becomes one test for each engine: `cargo test --release --test conformance
-//! sim_shared::` runs those of one engine. To add an engine, add a `suite!` line with a function of
-//! `common.rs` that makes one.
+//! sim_shared::` runs the tests of one engine. To add an engine, add a function to `common.rs` that
+//! makes the engine, and a `suite!` line.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, reason = "style of a library, not of its tests")]

@@ -109,8 +109,8 @@ pub fn data_cells_are_put_and_deleted_by_start_ts(engine: &Subject) {
     make(&**engine, [put_data("a", 30, "thirty")]);
     assert_eq!(present(), [10, 20, 30]);
     assert_eq!(engine.snapshot().unwrap().data(&row, ts(20)).unwrap(), Some("twenty".into()));
-    // One change may have data cells of several transactions: its own, and that of the version that
-    // it replaces.
+    // One change may have data cells of several transactions: a one-phase commit puts the data cell
+    // of its own value, and deletes the data cell of the version that it replaces.
     let data = vec![(ts(20), CellChange::Delete), (ts(35), CellChange::Put(b"new".into())), (ts(30), CellChange::Keep)];
     make(&**engine, [RowChange { data, ..change("a", 35) }]);
     assert_eq!(present(), [10, 30, 35]);

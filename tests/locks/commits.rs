@@ -118,8 +118,8 @@ impl Unsynced {
         (Self { gate, opened, first, world }, next)
     }
 
-    /// Opens the gate after 100 ms. A call that does not wait for the sync would return before
-    /// that.
+    /// Opens the gate after 100 ms. A call that does not wait for the sync would return before the
+    /// gate opens.
     fn end(self, next: Worker<Next>) -> (World, Next, Result<()>) {
         std::thread::sleep(Duration::from_millis(100));
         self.opened.store(true, Ordering::SeqCst);
@@ -186,8 +186,8 @@ fn a_guard_after_a_call_waits_until_its_commit_is_durable() {
 #[test]
 fn reads_of_a_guard_after_a_call_survive_a_power_cut() {
     for how in CALLS {
-        // The test keeps what the guard's holder has read, as the outside world would: the power
-        // cut must not undo it.
+        // The next holder's read may have left the process before the power cut, so the commit that
+        // was read must survive.
         let (unsynced, next) = Unsynced::begin(how, |world, opened| take(world, opened, cut_power), true);
         let (world, Next { seen, .. }, _) = unsynced.end(next);
         assert_eq!(seen, some("first"), "{how:?}");

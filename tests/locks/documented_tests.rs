@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The subjects of the tables, with the number of their tests for threads and for tasks.
+/// The subjects of the tables in `cases.md`. Each has the number of its tests for threads, and the
+/// number of its tests for tasks.
 ///
-/// The numbers differ where a case is the same for tasks (histories of one lock queue, kills,
-/// processes, what the lock table shows) or exists for tasks only (dropped futures, the end of
-/// their runtime).
+/// The two numbers differ if some cases have no test for tasks, because tasks change nothing
+/// (histories of one lock queue, kills, processes, what the lock table shows), or if some cases
+/// exist for tasks only (dropped futures, the end of a runtime).
 const SUBJECTS: [(&str, usize, usize); 20] = [
     ("shared and exclusive", 6, 5),
     ("leaving the queue", 4, 4),

@@ -158,7 +158,8 @@ fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
 
 /// Stops a fenced commit that is decided but has no commit timestamp. The leader cannot check the
 /// commit's row in memory, so it first writes the group that it has collected, and is stopped in
-/// that write. Returns `false` if the commit was not stopped there.
+/// that write. Returns `false` if the commit was visible too early, or failed because it was
+/// decided only after its grant had ended.
 fn decided_without_timestamp() -> bool {
     let world = World::open_at(&SimStorage::new(), Store::builder().conflict_cache_rows(1));
     let guard = world.store.lock("n").unwrap();
@@ -202,8 +203,8 @@ fn decided_without_timestamp() -> bool {
     }
     match (commit.join(), next) {
         (Ok(commit), Some(next)) => next.check(token, commit),
-        // The commit was not stopped at that point: it was decided after its lock was lost, or it
-        // was visible by then.
+        // Either the commit failed, because it was decided only after the guard was dropped, or it
+        // was visible before the next holder made its request.
         (_, _) => return false,
     }
     true

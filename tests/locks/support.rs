@@ -30,8 +30,9 @@ pub struct Asking {
     pub waits_as: Option<u64>,
 }
 
-/// Makes a request without a timeout on another thread; returns when it waits or has its result. No
-/// other thread may make a request for the name meanwhile.
+/// Makes a request without a timeout on another thread; returns when the request waits or has its
+/// result. Meanwhile no other thread may make a request for the name, because it would be mistaken
+/// for this one.
 pub fn asks(store: &Store, name: &str, options: LockOptions) -> Asking {
     asks_with(store, name, options.wait(LockWaitPolicy::Forever))
 }

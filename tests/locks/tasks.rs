@@ -1,5 +1,5 @@
-//! The cases of asynchronous tasks: those of threads that may differ for tasks, and those that only
-//! tasks have.
+//! The cases of asynchronous tasks: cases of threads in which tasks may behave differently, and
+//! cases that exist for tasks only.
 
 mod commits;
 mod common;

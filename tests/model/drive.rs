@@ -377,9 +377,9 @@ impl Driver {
         }
     }
 
-    /// Checks the row that a conflict names. Another transaction must have committed it since this
-    /// one began or, if transactions are large, have locked it. With a small conflict cache the
-    /// conflict may be spurious.
+    /// Checks the row that a conflict of the transaction `model` names. Another transaction must
+    /// have committed the row since `model` began, or have locked it if transactions are large.
+    /// With a conflict cache of one row, lock-only rows may cause spurious conflicts, too.
     fn check_conflict(&self, why: &percolite::Error, conflicts: &[Place], model: &ModelTxn, client: usize) -> Checked {
         let row = &why.conflict().unwrap().row;
         let is_row = |(keyspace, key): &Place| self.clients[client].keyspaces[*keyspace].row_key(&key.0) == *row;

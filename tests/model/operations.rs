@@ -83,8 +83,8 @@ pub enum Operation {
         rows: usize,
         put: Option<usize>,
     },
-    /// Reads all rows of a scan. The list says which steps go backwards; it begins again after its
-    /// end.
+    /// Reads all rows of a scan. The list says for each step whether it goes backwards, and is
+    /// repeated until the scan ends.
     Scan(Reader, usize, Extent, Vec<bool>),
     /// Opens a scan that stays open during other operations.
     OpenScan(usize, Reader, usize, Extent),

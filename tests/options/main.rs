@@ -1,8 +1,8 @@
 //! Every option over the whole range of its type, each value in a process of its own.
 //!
-//! With a value within its bounds a store opens, writes, flushes and reopens. Any other value is
-//! refused by every way to open a store, with the option, the value and the bounds. No process is
-//! ended by a signal.
+//! With a value within the option's bounds a store opens, writes, flushes and reopens. Any other
+//! value is refused by every way to open a store, with the option, the value and the bounds. No
+//! process is ended by a signal.
 //!
 //! ```text
 //! cargo test --release --test options                         all options
@@ -166,8 +166,7 @@ fn no_addresses() -> Result<(), Failed> {
     succeeded(&run("block_cache_bytes", 128 << 20, Some(8 << 20))?)
 }
 
-/// Every setter that takes a number must have bounds, because the options that have bounds are the
-/// ones that are tried.
+/// Only options with bounds are tried, so every setter that takes a number must have bounds.
 fn every_option_is_tried() {
     let source = include_str!("../../src/store/builder.rs");
     let setters = source.lines().filter_map(|line| line.trim().strip_prefix("pub fn "));

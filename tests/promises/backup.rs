@@ -161,8 +161,7 @@ fn cut_off_or_damaged(compression: Compression) {
         }
     };
     for length in 0..whole.len() {
-        // The start of a dump is refused as corruption, but an empty file as an unrecognized
-        // format.
+        // A dump that is cut off is refused as corruption, an empty file as an unrecognized format.
         assert_eq!(refused(&whole[..length], &format!("cut off at {length}")), length > 0, "{length}");
     }
     for at in 0..whole.len() {

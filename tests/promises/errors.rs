@@ -178,7 +178,7 @@ fn a_lost_primary_lock_is_a_conflict_that_names_the_row() {
 #[test]
 fn the_error_of_a_failed_sync_names_no_transaction() {
     // The background syncs a buffered commit after half a second. If this thread is delayed for
-    // longer, that sync fails first, and the call returns `Closed`.
+    // longer, the sync of the background fails first, and `Store::sync` returns `Closed`.
     let why = (0..10).find_map(|_| {
         let memory = SimStorage::new();
         let store = Store::builder().durability(Durability::Buffered).open_in_memory(&memory).unwrap();

@@ -51,8 +51,8 @@ fn a_rename_changes_only_the_name_of_a_keyspace() {
     let past = store.snapshot_at(before.read_ts()).unwrap();
     assert_eq!((names(&past), keys(&past, &renamed)), (vec!["rows".into()], vec![0, 1, 2]));
 
-    // After a drop, either handle can be read in snapshots from before the drop, and neither in
-    // later ones.
+    // After a drop, the rows can be read with the old and the new handle in snapshots from before
+    // the drop, and with neither handle in later snapshots.
     store.drop_keyspace("lines").unwrap();
     for handle in [&rows, &renamed] {
         assert_eq!((keys(&before, handle).len(), keys(&after, handle).len()), (3, 6));
@@ -221,8 +221,9 @@ mod on_disk {
         assert_eq!(stats.block_cache_capacity_bytes, LIMIT as u64 / 2);
         assert!(stats.open_snapshots >= 1 && !stats.is_write_stopped && stats.background_errors == 0, "{stats:?}");
         assert!(stats.wal_bytes > 0 && stats.columns.len() == Column::ALL.len(), "{stats:?}");
-        // Transactions of this size are large, so they store long values in the data column. Only
-        // tables are counted, so the checkpoint flushes everything first.
+        // Transactions of this size are large, so their long values are in the data column. The
+        // statistics of a column count its tables only, so a checkpoint first flushes the
+        // memtables.
         store.checkpoint(directory.path().join("copy")).unwrap();
         let stats = store.engine_stats().unwrap();
         let written = stats.columns.iter().find(|column| column.column == Column::Data).unwrap();
@@ -292,8 +293,9 @@ mod on_disk {
                 assert!(snapshot.get(&rows, key(n * 7919 % ROWS)).unwrap().is_some());
             }
             let each = (bytes_read() - before) / READS;
-            // A read of the filter costs 1 MB, and a read of a block 4 KiB. The measurement is
-            // repeated, because other tests read files, too, and compactions may still run.
+            // A `get` that must read the filter reads 1 MB, one that reads only a block 4 KiB. The
+            // measurement is repeated, because other tests read files, too, and compactions may
+            // still run.
             if each < 50_000 {
                 break;
             }

@@ -94,7 +94,8 @@ fn a_failing_status_file_does_not_stop_other_tasks() {
     let store = Store::builder().status_file_interval(Duration::from_nanos(1)).open(directory.path()).unwrap();
     store.keyspace("going").unwrap();
     // A directory of the name `STATUS.new` makes the writes of the status file fail. The store
-    // itself may have a file of this name for a short time, so the directory is tried repeatedly.
+    // itself may have a file of this name for a short time, so the test tries repeatedly to create
+    // the directory.
     while fs::create_dir(directory.path().join("STATUS.new")).is_err() {
         std::thread::yield_now();
     }

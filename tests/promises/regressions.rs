@@ -1,5 +1,5 @@
 //! Faults that a review put into the code and that no layer of the crash harness found. Each test
-//! finds one.
+//! finds one of these faults.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,7 +12,7 @@ fn with_durability(durability: Option<Durability>) -> TxnOptions {
     TxnOptions::default().durability(durability)
 }
 
-/// Reads a row with every call of the store that reads, which must agree. Returns whether the row
+/// Reads a row with each reading call of the store; all calls must agree. Returns whether the row
 /// has this value.
 fn is_read_as(store: &Store, rows: &Keyspace, key: &str, value: &str) -> bool {
     let found = store.get(rows, key).unwrap();

@@ -1,9 +1,10 @@
 //! The commands of the protocol scripts.
 //!
 //! A command is one step of a transaction at one row: `prewrite T10 a put=1`. `T10` is the
-//! transaction that began at timestamp 10. Timestamps are plain numbers, and each transaction reads
-//! just below its own. The output is the step's result and then the cells of all rows: one line
-//! a row, columns in the order of the protocol.
+//! transaction that began at timestamp 10. Timestamps are plain numbers. The `read_ts` of a
+//! transaction is one below its `start_ts`, unless its prewrite has `read_ts=`. The output is the
+//! step's result and then the cells of all rows: one line a row, columns in the order of the
+//! protocol.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -86,9 +87,9 @@ pub enum Command {
         #[arg(key)]
         ttl_ms: u64,
     },
-    /// Reads the transaction's status at its primary. Without `now` the transaction's owner counts
-    /// as ended. With `now` the lock's time to live decides whether it has, and a reader at
-    /// `push_above` pushes the lock.
+    /// Reads the transaction's status at its primary. With a timestamp `now` the owner counts as
+    /// ended if the lock's time to live is over at that time, and otherwise a reader at
+    /// `push_above` pushes the lock. Without `now` the owner always counts as ended.
     Status {
         txn: String,
         primary: String,

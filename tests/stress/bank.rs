@@ -1,5 +1,5 @@
-//! A bank: eight sessions transfer between accounts, while two auditors sum up all accounts in one
-//! snapshot after the other. The sum must be constant.
+//! A bank: eight sessions transfer between accounts, while two auditors sum up all accounts again
+//! and again, in snapshots and in transactions. The sum must be constant.
 //!
 //! Every transfer also increments a count in a row of its session. With these counts a session
 //! checks that snapshots show its acknowledged commits and never go backwards.
@@ -44,7 +44,8 @@ fn in_sim_shared_by_clients_on_bad_networks() {
 }
 
 /// The locks of a live client may expire at any time, and others may then roll its transaction
-/// back. If they do, its commit must return a conflict, and no write of it may remain.
+/// back. If others do so, the client's commit must return a conflict, and no write of the
+/// transaction may remain.
 #[test]
 fn in_sim_shared_by_clients_whose_locks_expire_soon() {
     let run = Run::begin("bank::in_sim_shared_by_clients_whose_locks_expire_soon");
@@ -126,9 +127,9 @@ fn counts(reader: &impl Reads, sessions: &Keyspace) -> Vec<u64> {
 struct Session {
     own: usize,
     dice: Dice,
-    /// The counts that this session's last snapshot showed, and those that its last read of any
-    /// kind showed.
+    /// The counts that this session last saw in a snapshot.
     in_snapshot: Vec<u64>,
+    /// The counts that this session last saw in a snapshot or a transaction.
     in_any: Vec<u64>,
 }
 

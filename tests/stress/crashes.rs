@@ -19,9 +19,9 @@ use crate::common::{Reads, Run, any_options, every_way, number, read_number};
 use crate::support::Dice;
 
 const SESSIONS: usize = 4;
-/// How many rows every transaction of a session sets to its own number, and how many more a wide
-/// transaction sets.
+/// The number of rows that each transaction sets to its own number.
 const OWN_ROWS: u64 = 4;
+/// The number of further rows that a wide transaction sets to its own number.
 const WIDE_ROWS: u64 = 1200;
 const ACCOUNTS: u64 = 8;
 const OPENING_BALANCE: u64 = 100;
@@ -41,9 +41,9 @@ fn a_buffered_store_loses_only_the_end() {
 /// A session's record of its transactions, which are numbered.
 #[derive(Default)]
 struct Session {
-    /// The number of the last transaction that was begun, and of the last one that was acknowledged
-    /// as durable.
+    /// The number of the last transaction that was begun.
     begun: u64,
+    /// The number of the last transaction that was acknowledged as durable.
     durable: u64,
     /// The transactions that were acknowledged in this incarnation, with their commit timestamps.
     acknowledged: Vec<(Timestamp, u64)>,

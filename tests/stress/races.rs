@@ -146,8 +146,9 @@ fn two_rows(store: &Store, rows: &Keyspace) -> Txn {
     txn
 }
 
-/// A two-phase transaction is paused after its commit point, and others commit on its primary. When
-/// it finishes, the store must still find conflicts with those commits.
+/// A two-phase transaction is paused after its commit point, and another one commits on its
+/// primary. After the paused transaction has finished, the store must still find conflicts with the
+/// other commit.
 #[test]
 fn a_commit_that_finishes_late_hides_no_conflict() {
     let _run = Run::begin("races::a_commit_that_finishes_late_hides_no_conflict");
@@ -237,8 +238,8 @@ fn open_pausing(runtime: &Arc<PausingEnv>, memory: &SimStorage) -> Store {
 }
 
 /// A commit is applied but not yet visible, because its leader is paused. A transaction that
-/// conflicts with this commit must wait until it is visible: retries with an older read view would
-/// use up all attempts.
+/// conflicts with this commit must wait until the commit is visible: retries with an older read
+/// view would use up all attempts.
 #[test]
 fn an_invisible_commit_does_not_use_up_retries() {
     let _run = Run::begin("races::an_invisible_commit_does_not_use_up_retries");
@@ -263,8 +264,8 @@ fn an_invisible_commit_does_not_use_up_retries() {
     assert_eq!(store.snapshot().unwrap().get(&rows, "row").unwrap().unwrap(), b"second");
 }
 
-/// A commit is applied between the end of a sync and the return of its call: the sync does not make
-/// it durable.
+/// A commit that is applied after a sync has ended, but before the call of the sync returns, is not
+/// made durable by that sync.
 #[test]
 fn a_sync_covers_no_later_commit() {
     let _run = Run::begin("races::a_sync_covers_no_later_commit");
@@ -292,8 +293,8 @@ fn a_sync_covers_no_later_commit() {
     assert_eq!(found, [Some("1".into()), Some("2".into())]);
 }
 
-/// GC removes a tombstone, but not while a transaction that began before it is open: the tombstone
-/// may be the only evidence of a conflict.
+/// GC removes tombstones, but none while a transaction that began before the deletion is open: the
+/// tombstone may be the only evidence of a conflict.
 #[test]
 fn gc_hides_no_conflict_of_an_old_transaction() {
     let _run = Run::begin("races::gc_hides_no_conflict_of_an_old_transaction");
@@ -317,12 +318,12 @@ fn gc_hides_no_conflict_of_an_old_transaction() {
     wait_until("GC removes the other tombstone", || store.stats().gc_tombstones == 2);
 }
 
-/// The storage of a store after a two-phase commit and a crash that lost its last `lost` batches.
-/// If one batch is lost, the second row stays locked. If two are lost, the commit point is lost,
-/// too.
+/// The storage of a store that has made a two-phase commit, and then lost the last `lost` batches
+/// of the commit in a crash. If one batch is lost, the second row stays locked. If two are lost,
+/// the commit point is lost, too.
 fn interrupted(home: fn() -> Home, lost: u64) -> Home {
-    // The background may sync or write at any time, and the crash then loses other batches: try
-    // again.
+    // The background may sync or write at any time. The crash may then lose other batches, and
+    // another home is tried.
     for _ in 0..100 {
         let home = home();
         let memory = match &home {

@@ -62,8 +62,8 @@ fn imports_have_no_circles() {
     let edges: usize = graph.values().map(BTreeSet::len).sum();
     assert!(edges > 500, "only {edges} imports were found");
     let mut left: BTreeSet<&Module> = graph.keys().copied().collect();
-    // A file that imports none of the files that are left, or that none of them imports, is in no
-    // circle. It is removed.
+    // A file that imports none of the files that are left, or is imported by none of them, is in no
+    // circle and is removed.
     loop {
         let imported: BTreeSet<&Module> = left.iter().flat_map(|module| &graph[*module]).collect();
         let before = left.len();

@@ -21,8 +21,8 @@ pub struct Source {
     pub text: String,
 }
 
-/// The files below these directories and files whose names end in `ending`, in order of their
-/// paths.
+/// The files whose names end in `ending`, in order of their paths. Each root is a file, or a
+/// directory that is searched with its subdirectories.
 pub fn sources(roots: &[&str], ending: &str) -> Vec<Source> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut paths = Vec::new();

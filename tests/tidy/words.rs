@@ -2,8 +2,7 @@
 
 use crate::{RUST, Source, check, sources};
 
-/// What to write instead is in docs/glossary.md, or is a plain sentence with the thing as its
-/// subject.
+/// Write a word of docs/glossary.md instead, or a plain sentence with the thing as its subject.
 const BANNED: &[&str] = &[
     "nobody",
     "somebody",
@@ -30,8 +29,8 @@ const BANNED: &[&str] = &[
 const DOCUMENTS: &[&str] =
     &["README.md", "DESIGN.md", "CHANGELOG.md", "CONTRIBUTING.md", "benches", "docs", "examples", "src", "tools"];
 
-/// Files that need the first word as the name of a user: it runs servers that refuse to run as
-/// root.
+/// Files that need the first word as the name of a user: one tests missing permissions, the other
+/// runs PostgreSQL, which refuses to run as root.
 const USER_NOBODY: &[&str] = &["tools/cli/tests/commands/errors.rs", "tools/compare/src/locks/postgres.rs"];
 
 #[test]

@@ -90,8 +90,8 @@ impl BackgroundWork {
             for (name, task) in &self.tasks {
                 let _ = task().inspect_err(|why| self.log_failure(name, why));
             }
-            // Checked again: a task may have consumed the wake-up of `stop`. The flag was set
-            // before that wake-up.
+            // The flag is checked again: `stop` sets it and then wakes the thread, but a task may
+            // have consumed that wake-up.
             if !more && !stopping.load(Ordering::Acquire) {
                 parker.park(Some(IDLE_INTERVAL));
             }

@@ -2,7 +2,7 @@
 //! by page in the background.
 //!
 //! Without this background work, a commit of millions of rows would block until each row is
-//! rewritten. The status is final before the cleanup begins, and is in the [table of
+//! rewritten. The transaction's status is final before the cleanup begins, and is in the [table of
 //! fates](crate::pipeline::Fate). So readers see the right values in the meantime, and writers
 //! resolve the locks that they find. After the last lock, the transaction record and the fate are
 //! deleted, in this order.
@@ -20,8 +20,8 @@ use crate::protocol::TxnStatus;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
-/// The position of the cleanup among the finished transactions. The oldest is cleaned up first, so
-/// that a steady arrival of newer transactions cannot delay it forever.
+/// The position of the cleanup among the finished transactions. The oldest transaction is cleaned
+/// up first, so that a steady arrival of newer ones cannot delay it forever.
 #[derive(Default)]
 pub struct Cleanup {
     /// Zero, or the `start_ts` from which to look for the next transaction.
@@ -41,9 +41,9 @@ impl Cleanup {
         Ok(fates.pending_cleanups() > 0)
     }
 
-    /// The next page is of the same transaction until it is finished, and then of the oldest. After
-    /// an error the next page is of the next transaction, so that one failing cleanup does not
-    /// block the others.
+    /// Chooses the transaction of the next page: the same one until its last page, and then the
+    /// oldest. After an error it is the next one, so that a failing cleanup does not block the
+    /// others.
     fn advance(&self, start_ts: Timestamp, page: &Result<Page>) {
         *self.position.lock() = match page {
             Ok(Page::More) => start_ts,

@@ -149,8 +149,9 @@ impl Coordinator for EmbeddedCoordinator {
         self.pipeline.sync().wait_durable_timed(read_ts, timer)
     }
 
-    /// Resolves an orphan lock, so that later reads do not check its primary again. A lock of an
-    /// aborted large transaction stays for the background worker, so that reads write little.
+    /// An orphan lock is also resolved, so that later reads do not check its primary again. The
+    /// lock of an aborted large transaction stays for the background worker, so that reads write
+    /// little.
     fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
         let fate = self.pipeline.fates().fate(lock.txn.start_ts);
         if let Fate::Committed(commit_ts) = fate {

@@ -1,4 +1,4 @@
-//! History: commits keep the versions that they replace for the retention time, and the store can
+//! History: for the retention time, commits keep the versions that they replace, and the store can
 //! be read at any timestamp within this time. CockroachDB's `gc.ttl` is alike.
 //!
 //! The *floor* is the oldest timestamp that can be read. It is stored in the [retention
@@ -83,8 +83,8 @@ impl History {
     }
 
     /// Returns the GC horizon: versions that were replaced at or below it may be removed. With
-    /// history the horizon is the floor, which is raised first if a version or a tombstone can then
-    /// be removed.
+    /// history the horizon is the floor. The floor is raised first, if GC can then remove a version
+    /// or a tombstone.
     pub fn advance_gc_horizon(&self) -> Result<Timestamp> {
         let Some(kept) = &self.kept else { return Ok(self.gc_horizon_max()) };
         // Only the background worker raises the floor, so the floor does not change until it is

@@ -11,7 +11,7 @@
 //! - Locks have no time to live, because the process has the [fate](crate::pipeline::Fate) of each
 //!   transaction of its incarnation in memory. A lock whose `start_ts` is below the first timestamp
 //!   of the incarnation is an orphan lock: only one process can open the engine, so the lock's
-//!   owner has ended. [The primary](resolve) then determines the status.
+//!   owner has ended. For an orphan lock [the primary](resolve) determines the status.
 //!
 //! Opening does not wait for orphan locks. Readers and writers resolve those that they find, and
 //! the [`sweep`] resolves the others.

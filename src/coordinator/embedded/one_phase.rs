@@ -5,8 +5,9 @@
 //! at or above that timestamp is opened.
 //!
 //! The rows are read only if the commit needs the versions that it replaces: to keep them as
-//! history, or to delete their values in the data column. Otherwise the preconditions alone detect
-//! conflicts. A lock of a finished transaction is resolved, and the commit submitted again.
+//! history, or to delete their values in the data column. Conflicts need no read: the preconditions
+//! detect them. If a row has the lock of a finished transaction, the lock is resolved and the
+//! commit is submitted again.
 
 use std::sync::Arc;
 

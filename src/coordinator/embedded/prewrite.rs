@@ -79,8 +79,8 @@ fn prewrite_batch(
                 ttl_ms: 0,
                 min_commit_ts: txn.start_ts.next(),
             };
-            // The row is guessed to have nothing but `own`, which saves a read. If the guess is
-            // wrong, a precondition fails.
+            // To save a read, the row is assumed to have nothing but the lock `own`, if any. If
+            // another lock or a conflicting commit is there, a precondition fails.
             let as_read = RowState { lock: own.cloned(), ..RowState::default() };
             match prewrite(&as_read, &request).map_err(|why| step_error(row, why, read_ts))? {
                 Step::Apply(change, _) => changes.push(change),

@@ -33,8 +33,8 @@ pub fn resolve_locks(
     resolve_some(rows, txn, primary, locks, status, finishes)
 }
 
-/// Resolves all of `locks`, whose number must fit one batch. If the versions that they replace make
-/// the batch too large, resolves them in several batches.
+/// Resolves all of `locks`, whose number must fit one batch. If the replaced versions make the
+/// batch too large, resolves the locks in several batches.
 fn resolve_some(
     rows: &Rows,
     txn: TxnId,

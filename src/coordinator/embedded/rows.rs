@@ -22,7 +22,7 @@ const BATCH_ROWS_MAX: usize = 1024;
 const STEP_RETRIES_MAX: usize = 1000;
 
 /// Name of a metadata entry. It exists once a value was stored in the data column: from then on a
-/// commit must check whether it replaces such a value.
+/// commit must check whether the version that it replaces has such a value.
 const DATA_COLUMN_USED: &str = "long values";
 
 /// The pipeline, and the settings that all changes share.
@@ -44,8 +44,8 @@ impl Rows {
         self.pipeline.engine()
     }
 
-    /// Maximum number of rows in one batch. At least one less than the engine allows, because the
-    /// last batch of a transaction also deletes its record.
+    /// Maximum number of rows in one batch. It is below the engine's limit, because the last batch
+    /// of a transaction also has the change that deletes the transaction record.
     pub fn batch_rows_max(&self) -> usize {
         (self.engine().capabilities().batch_rows_max - 1).clamp(1, BATCH_ROWS_MAX)
     }
@@ -65,14 +65,14 @@ impl Rows {
         Ok(())
     }
 
-    /// Whether a commit needs the version that it replaces: to delete its value in the data column,
-    /// or to keep it as history.
+    /// Whether a commit needs the version that it replaces: to delete that version's value in the
+    /// data column, or to keep the version as history.
     pub fn needs_old_version(&self) -> bool {
         self.uses_data_column() || self.keep_old_versions
     }
 
     /// The row with the version that a commit replaces. If that version is not needed, nothing is
-    /// read and an untouched row is returned: the preconditions check the real one.
+    /// read and an untouched row is returned: the preconditions check the real row.
     pub fn replaced(&self, row: &RowKey, txn: TxnId) -> Result<RowState> {
         Ok(if self.needs_old_version() { self.engine().read_row(row, txn.start_ts)? } else { RowState::default() })
     }
@@ -179,8 +179,9 @@ impl Rows {
             },
         };
         if let ConflictReason::NewerVersion(ts) = reason {
-            // A retry whose view does not show the newer version would conflict again. An error of
-            // the wait is ignored, because the next call returns it.
+            // A retry whose view does not show the newer version would conflict again, so this call
+            // waits for the version. An error of the wait is ignored, because the next call returns
+            // it.
             let _ = self.pipeline.wait_visible(ts);
         }
         let found = self.engine().read_row(&row, txn.start_ts).unwrap_or_default();

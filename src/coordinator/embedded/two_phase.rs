@@ -9,8 +9,8 @@
 //! | commit the secondaries in batches | committed; no lock is left |
 //!
 //! The leader of the pipeline allocates `commit_ts` when it applies the primary's batch, after all
-//! rows are locked. So `commit_ts` is above the timestamp of every view that was opened before, and
-//! a reader may ignore the locks until the commit point. Afterwards readers get the commit
+//! rows are locked. So `commit_ts` is above the timestamp of every view that was opened until then,
+//! and a reader may ignore the locks until the commit point. Afterwards readers get the commit
 //! timestamp from the transaction's fate in memory; after a crash, resolvers get it from the
 //! transaction record at the primary.
 //!
@@ -71,7 +71,7 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
             if rows.pipeline.failure().reason().is_none() {
                 crash_point!(PrewriteConflict if !locks.is_empty());
                 // If the rollback fails too, the caller gets the first error, and the locks that
-                // are left are orphan locks of the next incarnation.
+                // are left are orphan locks for the next incarnation.
                 let _ = roll_back_prewrites(rows, &locks, txn);
             }
             return Err(why);

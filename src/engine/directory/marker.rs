@@ -7,7 +7,8 @@
 //!
 //! During creation the marker has another name. A directory that has only the other name never had
 //! acknowledged commits. So the next opening removes the files of the interrupted creation and
-//! starts again; if there is any other file, it fails.
+//! starts again. If the directory has any file that creation does not make, the opening fails and
+//! removes nothing.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -92,8 +93,8 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
             return Ok(LockedDir { marker: file, identity: None });
         }
         // `open` may have created the unfinished marker again, after the other process renamed its
-        // own. Every process that has this file open takes this path, so each of them may remove
-        // the file.
+        // own. As the marker exists now, every process that has this file open takes this path, so
+        // each of them may remove the file.
         let _ = fs::remove_file(&unfinished);
     }
 }

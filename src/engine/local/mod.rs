@@ -1,10 +1,10 @@
 //! An engine over any ordered store in this process: it checks preconditions and encodes row
 //! changes as cells.
 //!
-//! The row batches of one call are encoded into one batch of cells, which is written at the end.
-//! Only a row batch with preconditions needs reads: before it is added, its rows that have
-//! preconditions are read. If an earlier row batch of the same call has changed any row of this
-//! one, the cells collected so far are written first, so that the reads find the changes.
+//! The row batches of one call are encoded into one batch of cells, which is written at the end. A
+//! row batch without preconditions needs no reads. For a row batch with preconditions, the engine
+//! first reads the rows to which these apply. If an earlier row batch of the same call has changed
+//! a row of this row batch, the engine writes the cells collected so far before it reads.
 //!
 //! The commit pipeline checks most preconditions in memory and removes them, so most calls are one
 //! write without reads. `encode` encodes row changes as cells; `snapshot` decodes cells into rows.
@@ -51,7 +51,7 @@ impl<S: Storage> LocalEngine<S> {
     }
 
     /// Limits an atomic batch to `rows` rows, as other engines do. A store with exclusive use of
-    /// the engine needs at least two.
+    /// the engine needs a limit of at least two rows.
     ///
     /// A commit of more rows takes two phases. If a crash interrupts the second phase, locks are
     /// left that must be rolled forward.

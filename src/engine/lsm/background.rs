@@ -63,8 +63,8 @@ pub enum Poll {
     Park,
 }
 
-/// One round of the thread's work. `written` is the log's written sequence at the previous check
-/// whether the log is idle.
+/// One round of the thread's work. `written` keeps the log's written sequence from one round to the
+/// next: the log is idle if this sequence has not grown.
 pub fn run_once<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>, written: &mut u64) -> Poll {
     let worked = flush(shared, path).and_then(|()| {
         // The log keeps a failure of this call, and returns it from the next call.

@@ -5,10 +5,10 @@
 //! 2. *Sync* the segment of the immutable memtable. Frames that are not durable in the log must not
 //!    reach the tables, or the tables could be ahead of the log after a crash.
 //! 3. *Write* the memtable in stripes: one up to the sequence of each open snapshot within the
-//!    memtable, lowest first, and one up to the memtable's end; at most `STRIPES_MAX`. A stripe
-//!    writes its range tombstones, then the newest version of each cell, tombstones included, in
-//!    batches. The first batch of each stripe sets the flush target to Q, the memtable's last
-//!    sequence; the last batch of the last stripe sets the flushed sequence to Q.
+//!    memtable, lowest first, and one up to the memtable's end; at most `STRIPES_MAX`. Each stripe
+//!    is written in batches: its range tombstones, then the newest version of each of its cells,
+//!    tombstones included. The first batch of each stripe sets the flush target to Q, the
+//!    memtable's last sequence; the last batch of the last stripe sets the flushed sequence to Q.
 //!
 //!    The tables have no log, and RocksDB may flush some of these batches on its own. Until the end
 //!    of the flush, the tables durably have everything up to the previous flushed sequence P, and
@@ -16,12 +16,12 @@
 //!    some of them, the flush target shows that the tables are not a consistent state of the store.
 //! 4. *Table sync*: all columns of the tables are flushed. From here on the flushed sequence Q is
 //!    durable.
-//! 5. *Install a read state* that has no immutable memtable, and a new snapshot of the tables: for
-//!    new snapshots first, then, one after the other, for the open snapshots at or after Q. An open
+//! 5. *Install a read state* with a new RocksDB snapshot and without an immutable memtable: for new
+//!    snapshots first, then, one after the other, for the open snapshots at or after Q. An open
 //!    snapshot within the memtable gets the RocksDB snapshot that was taken after its stripe. So a
 //!    long-lived snapshot keeps no memtable in memory: RocksDB keeps the old versions that the
-//!    snapshot reads, and compacts them away later. Only a snapshot within the memtable that has no
-//!    stripe keeps the memtable in memory until it is dropped.
+//!    snapshot reads, and compacts them away later. Only a snapshot that is within the memtable and
+//!    has no stripe keeps the memtable in memory, until the snapshot is dropped.
 //! 6. *Remove* the segment.
 //!
 //! A memtable is switched when it reaches a limit of memory. Its memory includes all payloads of
@@ -29,8 +29,8 @@
 //! again and again.
 //!
 //! Stripes are pebble's snapshot stripes. Most snapshots within a memtable end during its flush, so
-//! a stripe is chosen only after the stripe before is written. Each stripe walks the whole
-//! memtable, so the number of stripes is limited.
+//! a stripe is chosen only after the stripe before is written. For each stripe the whole memtable
+//! is walked, so the number of stripes is limited.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,8 +107,8 @@ fn switch_memtable<D: Disk, T: Storage>(
     let flushed_sequence = current.read_state.flushed_sequence;
     current.read_state = Arc::new(ReadState { active, immutable, tables, flushed_sequence });
     // The last frames of the segment may be no-op frames, which do not advance the visible
-    // sequence. So it advances to the end here: otherwise a new snapshot would be within the
-    // immutable memtable, and would keep it in memory.
+    // sequence. So the visible sequence is set to the segment's end here: otherwise a new snapshot
+    // would be within the immutable memtable, and could keep the memtable in memory.
     current.visible_sequence = end;
     drop(current);
     crash_point!(FlushMemtableSwitched);

@@ -17,16 +17,17 @@
 //! version of a row a transaction reads is decided in the layers above, by commit timestamp.
 //! Timestamps do not replace sequences, because locks and metadata have no timestamp.
 //!
-//! **A crash leaves a prefix of the batches.** The log itself is a prefix. The tables get whole
-//! memtables, and only frames that are durable in the log. The *flushed sequence* of the tables is
-//! a cell that the last batch of a flush writes, so an interrupted flush is repeated from the log.
-//! What a flush leaves in the tables depends on the log alone, so the repetition does no harm.
+//! **A crash leaves a prefix of the batches.** The log is recovered as a prefix. The tables get
+//! whole memtables, and only frames that are durable in the log. The *flushed sequence* of the
+//! tables is a cell that the last batch of a flush writes, so an interrupted flush is repeated from
+//! the log. What a flush leaves in the tables depends on the log alone, so the repetition does no
+//! harm.
 //!
 //! **A memtable belongs to a segment of the log.** The memtable is switched where the log starts a
 //! new segment, and the segment is removed once the memtable is durable in the tables. Apart from
 //! memtables that only snapshots keep, there are at most two: the active one, and an immutable one
-//! that is being flushed. A snapshot rarely keeps a flushed memtable: a flush gives most snapshots
-//! whose sequence is within the memtable a RocksDB snapshot of their own, see [`flush`].
+//! that is being flushed. A snapshot rarely keeps a flushed memtable: if its sequence is within the
+//! memtable, the flush mostly gives the snapshot a RocksDB snapshot of its own, see [`flush`].
 //!
 //! After a failed write, sync or flush, all writes and syncs fail until the storage is opened
 //! again. A batch that is too large for a frame is not such a failure: it is rejected before

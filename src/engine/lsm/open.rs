@@ -94,8 +94,8 @@ fn replay_wal<D: Disk, T: Storage>(
     Ok((flushed_sequence, replayed, recovered))
 }
 
-/// Describes an interrupted flush in the tables, if the log, which ends with frame `last`, has lost
-/// frames of this flush.
+/// `last` is the sequence of the log's last frame. If the log has lost frames of an interrupted
+/// flush, returns a description of this flush; otherwise `None`.
 ///
 /// A flush writes only frames that are durable in the log. So a log that ends before the flush
 /// target has lost frames, of which the tables may have a part: no prefix of the log is a state to

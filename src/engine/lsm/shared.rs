@@ -58,8 +58,8 @@ pub struct WritePath<D: Disk> {
 pub struct WriterState<D: Disk> {
     pub wal: WalWriter<D>,
     pub memtable: MemtableWriter,
-    /// Scratch list of the sequences at which snapshots are open or may still open; a batch keeps
-    /// the versions that they read. Reused for its capacity.
+    /// A scratch list, reused for its capacity: the sequences at which snapshots are open or may
+    /// still open. When a batch is added, the versions that these snapshots read are kept.
     pub open_sequences: Vec<u64>,
     pub next_salt: Box<dyn FnMut() -> u64 + Send>,
 }

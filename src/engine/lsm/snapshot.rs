@@ -1,14 +1,14 @@
 //! A snapshot: a sequence, and the read state that serves it.
 //!
-//! Opening a snapshot makes no RocksDB call, because it shares the RocksDB snapshot of the current
-//! read state. An open snapshot is registered under its sequence until it is dropped, so that the
-//! memtables keep the versions that it reads.
+//! Opening a snapshot makes no RocksDB call: the snapshot shares the RocksDB snapshot of the
+//! current read state. An open snapshot is registered under its sequence until it is dropped, so
+//! that the memtables keep the versions that it reads.
 //!
-//! A snapshot that kept its first read state for a long time would keep the memtables of that time
+//! A snapshot that kept its first read state for a long time would keep the memtables of this state
 //! in memory, and its scans would step over all later versions. So a flush replaces the read states
 //! of open snapshots. A snapshot at or after the new flushed sequence gets the current read state.
-//! An older one gets a read state with the RocksDB snapshot of its stripe, if the flush has a
-//! stripe for it, and otherwise keeps the one that it has.
+//! An older snapshot gets a read state with the RocksDB snapshot of its stripe or, if the flush has
+//! no stripe for it, keeps its present read state.
 
 use std::cmp;
 use std::sync::Arc;
@@ -52,8 +52,8 @@ impl<D: Disk, T: Storage> LsmSnapshot<D, T> {
         pinned.map(|memtable| std::ptr::from_ref(memtable).addr()).collect()
     }
 
-    /// Whether the memtables have a version or tombstone of the cell, which hides the version in
-    /// the tables.
+    /// Whether the memtables have a version or tombstone of the cell. If so, the version in the
+    /// tables does not count.
     pub fn memtables_contain(&self, column: Column, key: &[u8]) -> bool {
         let read_state = self.read_state();
         read_state.memtables().any(|memtable| memtable.get(column, key, self.sequence).is_some())
@@ -76,8 +76,8 @@ impl<D: Disk, T: Storage> LsmSnapshot<D, T> {
         read_state.memtables().any(|memtable| memtable.is_range_deleted(column, key, self.sequence))
     }
 
-    /// The memtables' cells of a range. A range tombstone of the active memtable may hide a cell of
-    /// the immutable one.
+    /// The memtables' cells of a range. A cell of the immutable memtable that a range tombstone of
+    /// the active memtable covers is returned as a tombstone.
     fn memtable_cells<'a>(
         &self,
         read_state: &'a ReadState<T::Snapshot>,
@@ -112,9 +112,9 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
 
     fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
         let tables = {
-            // The read state is locked, not cloned: the reference count of a clone would be a
-            // second word that every reader writes. As `read` runs under this lock, it must not
-            // read from a snapshot.
+            // The read state is locked, not cloned: every reader writes to the lock anyway, and
+            // with a clone would also write to the reference count. As `read` runs under this lock,
+            // it must not read from a snapshot.
             let read_state = self.read_state.read();
             for memtable in read_state.memtables() {
                 if let Some(content) = memtable.get(column, key, self.sequence) {
@@ -153,8 +153,8 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
     }
 
     /// Scans the tables, and visits the memtables' cells in between. The scan of the tables is the
-    /// outer loop, because it calls back for each cell and cannot be suspended; an iterator over a
-    /// memtable can. The cursor is that of the tables.
+    /// outer loop, because it calls back for each cell and, unlike an iterator over a memtable,
+    /// cannot be suspended. The cursor is for the scan of the tables.
     fn resume_scan(
         &self,
         cursor: &ScanCursor,

@@ -24,9 +24,9 @@ pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) ->
     open_sequences.clear();
     {
         let current = shared.state.lock();
-        // Until this batch is visible, new snapshots still open at the visible sequence, so
-        // versions are kept for it as for the open snapshots. It is the highest of these sequences,
-        // so it comes last.
+        // Until this batch is visible, new snapshots open at the visible sequence. So the versions
+        // at this sequence are kept, as for open snapshots. The list is ascending, and the visible
+        // sequence is the highest, so it comes last.
         let older = |sequence: &u64| *sequence != current.visible_sequence;
         open_sequences.extend(current.snapshots.keys().copied().filter(older));
         open_sequences.push(current.visible_sequence);

@@ -9,8 +9,8 @@ pub fn open_error(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError
         rocksdb::ErrorKind::Corruption => {
             EngineError::Corruption(format!("the tables in {}: {}", path.display(), corruption_message(&why)))
         }
-        // The marker proves that the store was complete once, so this is damage, not a foreign
-        // database.
+        // The marker proves that the store was complete once, so the error is a sign of damage, not
+        // of a foreign database.
         rocksdb::ErrorKind::InvalidArgument if !is_new => {
             EngineError::Corruption(format!("the tables in {} are incomplete: {why}", path.display()))
         }
@@ -22,8 +22,8 @@ pub fn open_error(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError
     }
 }
 
-/// The message without RocksDB's prefix "Corruption: ", which may occur twice, and which
-/// [`Error`](crate::Error) adds again.
+/// The message without the prefix "Corruption: ": RocksDB may have added it twice, and
+/// [`Error`](crate::Error) adds it again.
 pub fn corruption_message(why: &rocksdb::Error) -> &str {
     why.as_ref().trim_start_matches("Corruption: ")
 }

@@ -9,13 +9,13 @@
 //! end of the file, and a last record that the end of the file cuts short. For any other invalid
 //! record it refuses to open the directory.
 //!
-//! [`find_torn_record`] finds a torn record. [`truncate`] removes this record and all that follows,
-//! which leaves an older manifest. Whether anything is lost then depends on the write-ahead log:
-//! see `engine::directory::torn_manifest`.
+//! [`find_torn_record`] finds a torn record. [`truncate`] removes this record and all that follows.
+//! What is left is an older manifest. Whether anything is lost with it depends on the write-ahead
+//! log: see `engine::directory::torn_manifest`.
 //!
 //! **Recycled record types.** RocksDB has record types for files that it writes over older ones
-//! ("recycled" files). In a manifest, a record of such a type sends RocksDB into an endless loop:
-//! it reads the record again and again, before it verifies the checksum. The store recycles no
+//! ("recycled" files). In a manifest, a record of such a type sends RocksDB into an endless loop,
+//! before the checksum is verified: RocksDB reads the record again and again. The store recycles no
 //! files, so such a record is damage. [`reject_recycled_record`] returns an error for it.
 
 use std::fs::{self, File, OpenOptions};
@@ -26,8 +26,8 @@ use crate::engine::EngineError;
 
 const MANIFEST_BLOCK_BYTES: usize = 32 << 10;
 const RECORD_HEADER_BYTES: usize = 7;
-/// RocksDB starts a manifest with at least this many records, and syncs them before `CURRENT` names
-/// the manifest: two for the database, and two for each of the five columns.
+/// RocksDB starts a manifest with at least this many records: two for the database, and two for
+/// each of the five columns. It syncs them before `CURRENT` names the manifest.
 const INITIAL_RECORDS: usize = 12;
 
 /// The location of a record in a manifest.

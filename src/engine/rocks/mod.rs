@@ -48,8 +48,8 @@ pub struct RocksStorage {
     database: Arc<OwnedDb>,
     write_options: WriteOptions,
     writing: Mutex<()>,
-    /// The buffer for the copy of a batch, which a retry of the write needs. Empty between writes,
-    /// and kept for its capacity.
+    /// The buffer into which a write copies its batch, because a retry needs the copy. The buffer
+    /// is empty between writes, and kept for its capacity.
     retry_buffer: parking_lot::Mutex<Vec<u8>>,
 }
 
@@ -144,8 +144,8 @@ impl RocksStorage {
         self.database.borrow_owner().marker.as_ref()
     }
 
-    /// Makes a RocksDB checkpoint of what is durable in the tables: it hard-links the immutable
-    /// tables and copies the rest.
+    /// Makes a RocksDB checkpoint of what is durable in the tables: RocksDB hard-links the files of
+    /// tables, which are immutable, and copies the other files.
     pub fn checkpoint(&self, directory: &Path, failed: impl Fn(String) -> EngineError) -> Result<(), EngineError> {
         let checkpoint = Checkpoint::new(&self.database.borrow_owner().db);
         checkpoint.and_then(|checkpoint| checkpoint.create_checkpoint(directory)).map_err(|why| match why.kind() {
@@ -192,8 +192,8 @@ impl RocksStorage {
         boundaries
     }
 
-    /// The approximate size of a column's tables between two keys, in bytes: in steps of whole
-    /// blocks, and 0 within one block.
+    /// The approximate size of a column's tables between two keys, in bytes, counted in whole
+    /// blocks: 0 if both keys are in one block.
     fn approximate_size(&self, column: Column, start: &[u8], end: &[u8]) -> u64 {
         let range = Range::new(start, end);
         let sizes = self

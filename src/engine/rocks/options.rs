@@ -104,15 +104,15 @@ fn with_options_string(base: &mut Options, text: &str) -> Result<Options, Engine
 /// - No write-ahead log of RocksDB: the store's own log has everything that is not flushed. Each
 ///   write disables RocksDB's log in its write options.
 /// - `atomic_flush`: RocksDB may flush on its own in the middle of the store's flush. With this
-///   option it flushes all columns together, so that a prefix of the store's batches becomes
-///   durable.
+///   option it flushes all columns together, so that a prefix of the batches that the store's flush
+///   has written becomes durable.
 /// - `max_bgerror_resume_count=0`: after a failed write the store fails until it is opened again,
 ///   so RocksDB need not try to recover on its own.
 /// - `no_slowdown` for each write: RocksDB rejects a write instead of stalling it, and
 ///   `write_retry` retries the write. A write that stalls inside RocksDB blocks RocksDB's recovery
 ///   from a full disk, and the stall ends only with that recovery: a deadlock.
-/// - One limit for RocksDB's memtables of all columns together. A memtable of the store fits into
-///   this limit, so RocksDB flushes its content at once, not in several parts.
+/// - One limit for RocksDB's memtables of all columns together. The content of a memtable of the
+///   store fits into this limit, so RocksDB flushes it at once, not in several parts.
 pub fn options(setup: RocksOptions) -> Result<Options, EngineError> {
     let mut options = with_options_string(&mut Options::default(), "max_bgerror_resume_count=0")?;
     options.set_compression_type(match setup.compression {

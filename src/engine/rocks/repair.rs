@@ -53,8 +53,8 @@ pub fn open_or_repair(
     Ok((storage, Some(copy)))
 }
 
-/// Copies the files of the tables into a new scratch directory. Returns the directory of the files,
-/// and the guard that removes the scratch directory.
+/// Copies the files of the tables into the subdirectory `files` of a new scratch directory. Returns
+/// the path of this subdirectory, and a guard that removes the scratch directory when dropped.
 pub fn copy_to_scratch(directory: &Path, scratch: &Path) -> Result<(PathBuf, ScratchDir), EngineError> {
     let cannot = |why: io::Error| {
         EngineError::Io(format!("cannot copy {} to {}: {why}", directory.display(), scratch.display()))

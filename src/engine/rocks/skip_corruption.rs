@@ -18,9 +18,10 @@
 //! boundaries. Rows that other tables have between these boundaries stay hidden on purpose, because
 //! they may be older than the lost ones.
 //!
-//! After [`SINGLE_BLOCK_SKIPS`] bad blocks in a row the steps double, because a table that is
-//! damaged from end to end is not worth an attempt for each block. If the bisection finds no key,
-//! the scan resumes at the next table boundary.
+//! Bad blocks are skipped one by one. After [`SINGLE_BLOCK_SKIPS`] of them in a row the scan skips
+//! steps that double each time, because a table that is damaged from end to end is not worth an
+//! attempt for each block. If the bisection finds no key, the scan resumes at the next table
+//! boundary.
 
 use std::ops::Bound;
 

@@ -45,7 +45,7 @@ impl WriteRetry {
     /// The delay until the next attempt, which is added to the time waited.
     ///
     /// Delays grow, because attempts every millisecond could fail forever: when RocksDB only slows
-    /// writes down, each rejected attempt postpones the time from which it accepts a write.
+    /// writes down, each rejected attempt postpones the time from which a write is accepted.
     pub fn next_delay(&mut self) -> Duration {
         let delay = (self.waited / 4).clamp(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
         self.waited += delay;

@@ -19,9 +19,10 @@ use crate::store::txn::Txn;
 
 impl Store {
     /// Drops a keyspace and all its rows. Earlier snapshots and transactions can still read it
-    /// through existing handles. Reads of later ones return [`ErrorKind::KeyspaceNotFound`], as do
-    /// all writes, and commits of transactions that have written to it. Its space is released
-    /// later, in the background.
+    /// through existing handles. Reads of later snapshots and transactions return
+    /// [`ErrorKind::KeyspaceNotFound`]. So do all writes to the keyspace, and commits of
+    /// transactions that have written to it. The space of the keyspace is released later, in the
+    /// background.
     ///
     /// # Errors
     /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] on a shared engine, and
@@ -39,8 +40,8 @@ impl Store {
     /// a new, empty keyspace and drops the old one, with the effects of [`Store::drop_keyspace`].
     /// Reads and locks no rows.
     ///
-    /// Returns a handle of the new keyspace. Existing handles stay those of the old one, so a
-    /// transaction that has written through them does not commit.
+    /// Returns a handle of the new keyspace. Existing handles stay handles of the old keyspace, so
+    /// a transaction that has written through them does not commit.
     ///
     /// To delete rows atomically with other changes, use
     /// [`Txn::delete_range`](crate::Txn::delete_range).

@@ -17,7 +17,7 @@ pub(in crate::store) struct Catalog {
     /// What all handles of a keyspace share.
     handles: Mutex<HashMap<u32, Arc<KeyspaceInner>>>,
     /// The keyspaces dropped in this incarnation, each with a timestamp at or above the commit of
-    /// its drop. The timestamp is MAX until then, and for a staged keyspace.
+    /// its drop. The timestamp is MAX until the drop is committed, and for a staged keyspace.
     drops: Mutex<HashMap<u32, Timestamp>>,
 }
 

@@ -54,7 +54,7 @@ struct CatalogChanges {
 
 impl<'a> Increment<'a> {
     /// Checks that the dump follows the last restored one, and locks the rows of the catalog that
-    /// it changes.
+    /// the restore changes.
     pub fn begin(store: &'a Store, header: &DumpHeader, listed: &[Listed], existing: OnExisting) -> Result<Self> {
         let catalog = store.inner.catalog.keyspace();
         // Checked before staged keyspaces are created. `change_catalog` checks again, in the
@@ -74,7 +74,7 @@ impl<'a> Increment<'a> {
             match locked.and_then(|changes| txn.lock_buffered_rows_now().map(|()| changes)) {
                 Ok(catalog) => {
                     // From here on, commits in this store are not conflicts: the rows of the dump
-                    // replace them.
+                    // replace what they wrote.
                     txn.skip_conflict_check();
                     return Ok(Self { store, staged, txn, targets, catalog });
                 }

@@ -118,8 +118,9 @@ impl Store {
         Scan::new(self, &self.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))
     }
 
-    /// Those of the keyspaces `ids` that were dropped in an earlier incarnation; each must have had
-    /// a name once. Drops of this incarnation need no lookup: they have marked the handles.
+    /// The keyspaces among `ids` that were dropped in an earlier incarnation. Each keyspace in
+    /// `ids` must have had a name once. Drops of this incarnation need no lookup: they have marked
+    /// the handles.
     fn dropped_before_open(&self, ids: impl Iterator<Item = KeyspaceId>) -> Result<HashSet<KeyspaceId>> {
         let mut dropped: HashSet<_> = ids.filter(|id| !self.inner.catalog.has_handle(*id)).collect();
         if !dropped.is_empty() {

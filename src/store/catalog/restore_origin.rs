@@ -62,8 +62,9 @@ impl RestoreOrigin {
 
 impl Store {
     /// The end of the last restored dump, as a timestamp of the source store: see
-    /// [`Store::restore`]. The next incremental dump must start there. `None` if nothing was
-    /// restored, or if the dump had no store id. Writes to this store do not change it.
+    /// [`Store::restore`]. The next incremental dump must start at this timestamp. `None` if
+    /// nothing was restored, or if the dump had no store id. Writes to this store do not change the
+    /// timestamp.
     ///
     /// # Errors
     /// Those of [`Snapshot::get`](crate::Snapshot::get).

@@ -15,8 +15,9 @@ use crate::store::keyspace::Keyspace;
 use crate::store::maintenance::dump::OnExisting;
 use crate::store::options::{Durability, TxnOptions};
 
-/// New keyspaces, which get their names in one transaction. If this value is dropped before that,
-/// the background worker purges them. After a crash, that of the next incarnation does.
+/// New keyspaces, which get their names in one transaction. If this value is dropped before that
+/// transaction, the background worker purges the keyspaces. After a crash, the background worker of
+/// the next incarnation purges them.
 pub struct StagedKeyspaces<'a> {
     store: &'a Store,
     keyspaces: Vec<Keyspace>,

@@ -24,8 +24,8 @@ use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
 
 impl Store {
-    /// Whether rows of the keyspace may be read in the view: not while it was being restored. Fails
-    /// if the keyspace was dropped at or below the view's timestamp.
+    /// Whether rows of the keyspace may be read in the view; `false` if the keyspace was being
+    /// restored. Fails if the keyspace was dropped at or below the view's timestamp.
     pub(in crate::store) fn check_visible(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<bool> {
         self.inner.rows.check_usable(view)?;
         keyspace.check_belongs_to(self.instance_id())?;

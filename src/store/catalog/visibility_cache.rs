@@ -1,8 +1,8 @@
 //! What lookups have found about the visibility of a keyspace, by timestamp.
 //!
 //! A lookup at one timestamp is also valid for others: an id that is not allocated is not allocated
-//! at earlier ones, and a visible keyspace is visible at later ones, up to its drop. So the cache
-//! answers most reads.
+//! at earlier timestamps, and a visible keyspace is visible at later timestamps, up to its drop. So
+//! the cache answers most reads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -13,8 +13,8 @@ use crate::store::introspect::active_readers::{ActiveReader, ActiveTransaction};
 
 impl Store {
     /// The active transactions and snapshots, ordered by the age of the state that they read,
-    /// oldest first. GC removes nothing that the first entry may read. A scan that outlives its
-    /// transaction or snapshot keeps it in this list.
+    /// oldest first. GC removes nothing that an entry may read, unless the entry has expired. A
+    /// scan that outlives its transaction or snapshot keeps that entry in this list.
     ///
     /// Takes a short lock for each shard of the list and a reference to each entry; does not block.
     ///
@@ -63,16 +63,16 @@ impl Store {
         result
     }
 
-    /// Returns the outcome. If it is a conflict, adds the names, and counts and records it if it is
-    /// the reader's first.
+    /// Returns the outcome. If the outcome is a conflict, adds the names; if the conflict is the
+    /// reader's first, also counts and records it.
     pub(in crate::store) fn record_conflict<T>(&self, reader: &ActiveReader, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|mut why| {
             if why.is_retryable()
                 && let Some(conflict) = why.conflict_mut()
             {
                 self.fill_conflict_names(conflict);
-                // Set to that of the view, because the precondition of a blind write may have
-                // another timestamp.
+                // Set to the `read_ts` of the view, because the precondition of a blind write may
+                // have another timestamp.
                 conflict.read_ts = reader.view.read_ts;
                 let mut first = reader.first_conflict.lock();
                 if first.is_none() {

@@ -49,7 +49,7 @@ pub struct ActiveTransaction {
     pub start_ts: Option<Timestamp>,
     /// The read timestamp: everything committed at or below it is visible. The lowest read
     /// timestamp of the entries that have not expired, without those of `snapshot_at`, bounds the
-    /// GC horizon. GC never changes what an entry reads.
+    /// GC horizon. GC never changes what an unexpired entry reads.
     pub read_ts: Timestamp,
     /// The time since the transaction or snapshot began.
     pub age: Duration,
@@ -63,9 +63,9 @@ pub struct ActiveTransaction {
     /// The number of writes that a large transaction has locked in the store, or is locking now. A
     /// row that is written again after it was locked counts again.
     pub locked_rows: u64,
-    /// Whether it has expired at
-    /// [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age). Its reads return
-    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld), and GC ignores it.
+    /// Whether the transaction or snapshot has expired at
+    /// [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age). If so, its reads
+    /// return [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld), and GC ignores it.
     pub is_expired: bool,
 }
 

@@ -29,9 +29,9 @@ pub struct KeyspaceStats {
     /// Whether all rows were counted. If not, `rows` and `logical_bytes` are extrapolated from the
     /// counted part by its share of the disk space.
     pub is_exact: bool,
-    /// Its size in tables (SST files) on disk, in bytes: compressed, with replaced versions,
-    /// estimated by RocksDB in whole blocks. Excludes rows that are only in the write-ahead log and
-    /// memtables; 0 for a store in memory.
+    /// The size of the keyspace in tables (SST files) on disk, in bytes: compressed, with replaced
+    /// versions, estimated by RocksDB in whole blocks. Excludes rows that are only in the
+    /// write-ahead log and memtables; 0 for a store in memory.
     pub disk_bytes: u64,
 }
 
@@ -51,8 +51,8 @@ impl Store {
     ///
     /// Counts the rows of each keyspace, up to `count` rows or 64 MiB, whichever comes first. The
     /// rest is estimated from RocksDB's approximate sizes. Rows that are not in tables yet have no
-    /// such size, so counting goes on until it meets one in a table. `u64::MAX` counts every row,
-    /// which takes as long as reading all rows. A store in memory always counts every row.
+    /// such size: if only such rows were counted so far, counting goes on. `u64::MAX` counts every
+    /// row, which takes as long as reading all rows. A store in memory always counts every row.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {

@@ -33,8 +33,8 @@ impl Store {
         self.inner.slow_log.0.lock().newest.iter().cloned().collect()
     }
 
-    /// The hundred slowest transactions since the store was opened, slowest first. A later
-    /// transaction displaces one of them only if it is slower.
+    /// The hundred slowest transactions since the store was opened, slowest first. Once there are a
+    /// hundred, a later transaction displaces the fastest of them, if it is slower.
     pub fn slowest_transactions(&self) -> Vec<SlowTransaction> {
         self.inner.slow_log.0.lock().slowest.clone()
     }
@@ -57,8 +57,8 @@ impl Store {
         let AttemptTiming { txn, read, apply, sync, .. } = *last;
         let read = self.inner.options.track_read_timing.then_some(read);
         let WaitTimes { row_queue, row_lock, admission } = before.waited;
-        // If the last attempt met a conflict, `failed_time` includes it, and its phases must not be
-        // counted again.
+        // If the last attempt met a conflict, `failed_time` includes that attempt, so its phases
+        // must not be counted again.
         let last_failed = outcome == TxnOutcome::Conflict && !before.failed_time.is_zero();
         let unless_failed = |phase: Duration| if last_failed { Duration::ZERO } else { phase };
         let breakdown = TimeBreakdown {

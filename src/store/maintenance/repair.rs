@@ -93,7 +93,7 @@ impl Builder {
     /// number. The new store has a history only if these options set one.
     ///
     /// The write-ahead log is read up to the first damage: the commits in later frames may depend
-    /// on the ones that are damaged. A torn tail, which a power cut leaves, is not a loss.
+    /// on commits in the damaged ones. A torn tail, which a power cut leaves, is not a loss.
     ///
     /// If RocksDB cannot open the tables, their files are copied or linked temporarily into a
     /// directory beside `to`, with the same name and the suffix `.repairing`.
@@ -282,8 +282,8 @@ impl Repair<'_> {
         if self.batch.len() >= BATCH_ROWS || self.batch_bytes >= BATCH_BYTES { self.write_batch() } else { Ok(()) }
     }
 
-    /// The value of the row. If its lock cannot be read, this is the value of the newest version,
-    /// which is reported as possibly stale.
+    /// The value of the row. If the lock of the row cannot be read, the value of the newest version
+    /// is returned, and reported as possibly stale.
     fn recovered_value(&mut self, column: Column, row: &RowKey) -> Result<Option<Value>> {
         let view = Arc::clone(&self.view);
         let from_lock = view.snapshot.lock(row).map_err(Error::from).and_then(|lock| match lock {

@@ -25,8 +25,8 @@ impl Store {
         self.inner.locks.as_ref().ok_or_else(locks_unsupported_error)
     }
 
-    /// The named locks, if the name is valid and the opening of the store could list the lease
-    /// rows.
+    /// The named locks. Fails if the name is invalid, or if the lease rows could not be listed when
+    /// the store was opened.
     pub(in crate::store) fn named_locks_for(&self, name: &str) -> Result<&Arc<NamedLocks>> {
         check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
         let locks = self.named_locks()?;

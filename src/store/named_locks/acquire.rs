@@ -15,17 +15,17 @@ impl Store {
     /// other modes, other timeouts and leases.
     ///
     /// Requests are granted first come, first served. The lock is held until the [`LockGuard`] is
-    /// dropped or released, the store is closed, or the process ends. Its name is unrelated to
-    /// names of keyspaces and to rows. It excludes only other requests for the same name. A
-    /// transaction that must not commit without the lock must be [fenced].
+    /// dropped or released, the store is closed, or the process ends. The name of a lock is
+    /// unrelated to names of keyspaces and to rows. A lock excludes only other requests for the
+    /// same name. A transaction that must not commit without the lock must be [fenced].
     ///
     /// **First the lock, then the snapshot.** A transaction that began before the grant may not see
-    /// the changes of the previous holder. Begin after this returns, or use
+    /// the changes of the previous holder. Begin after this call returns, or use
     /// [`Store::transact_with_lock`].
     ///
-    /// **Durability.** Commits that earlier holders fenced by the lock are visible when this
-    /// returns, and durable, except for [buffered](crate::Durability::Buffered) ones, which a power
-    /// cut may take back.
+    /// **Durability.** Commits that earlier holders fenced by the lock are visible when this call
+    /// returns. They are also durable, except for [buffered](crate::Durability::Buffered) commits,
+    /// which a power cut may take back.
     ///
     /// **Not re-entrant.** The guard is the owner, not the thread. A second call in the same thread
     /// waits like any other, and returns [`ErrorKind::LockNotAvailable`] unless the guard is
@@ -63,7 +63,7 @@ impl Store {
     }
 
     /// Acquires a named lock exclusively if it is free and no request waits for it; else returns
-    /// `None`. It does not wait for the lock, but may wait for a sync: if the previous holder
+    /// `None`. The call does not wait for the lock, but may wait for a sync: if the previous holder
     /// committed something that is not durable yet, or had a lease. A lock whose lease has expired
     /// counts as free.
     ///

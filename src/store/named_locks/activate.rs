@@ -1,9 +1,9 @@
 //! From the grant of a named lock to its guard.
 //!
-//! The lock queue grants in memory, immediately when the previous grant ends. The following steps
-//! lead from one grant to the next. Their order proves two things: the later holder sees what
-//! earlier holders have committed under their fences, and once it has its token, transactions that
-//! the earlier grants fence no longer commit.
+//! The lock queue grants a request in memory, as soon as the previous grant ends. The following
+//! steps lead from one grant to the next. Their order proves two things: the later holder sees what
+//! earlier holders have committed under their fences, and once the later holder has its token,
+//! transactions that the earlier grants fence no longer commit.
 //!
 //! 1. *End.* The bit *ended* is set in the old grant's atomic word before the new request is
 //!    granted. The leader of the commit pipeline reads this word when it decides a commit that the
@@ -11,13 +11,14 @@
 //! 2. *Drain.* Commits that are still in flight may have been decided before the end. If there are
 //!    any, an empty submission passes through the pipeline, and so publishes them.
 //! 3. *Smallest `read_ts`.* The present `visible_ts` becomes the smallest `read_ts` that a
-//!    transaction which the new grant fences may have. So it sees everything that was committed
-//!    before.
+//!   transaction which the new grant fences may have. So such a transaction sees everything that
+//!   was committed before.
 //! 4. *Token.* A new timestamp: above every commit that conflicting earlier grants fenced, and
 //!    below every commit that the new grant fences.
-//! 5. *Durable.* The `Sync` commits of earlier conflicting grants must survive a power cut. So must
-//!    the end of their leases: one durable transaction removes their rows, and writes the row of a
-//!    new lease.
+//! 5. *Durable.* The `Sync` commits of earlier conflicting grants, and the end of their leases,
+//!   must survive a power cut. So one durable transaction removes the rows of these leases and
+//!   writes the row of the new lease, if there is one. Then the step waits until the commits are
+//!   durable.
 //! 6. *Check.* The new grant may have been ended in the meantime.
 
 use std::sync::Arc;
@@ -45,9 +46,9 @@ impl Store {
         Ok(LockGuard::new(self, self.named_locks()?, request))
     }
 
-    /// Steps 2 to 6. Without `waits`, this does not wait until `Sync` commits of earlier grants are
-    /// durable. Once it has returned, the lease is renewed, even if the future that requested the
-    /// lock was dropped.
+    /// Steps 2 to 6. Only with `waits`, step 5 waits until the `Sync` commits of earlier grants are
+    /// durable. Once the call has returned, the lease renewer watches the lease of the grant, even
+    /// if the future that requested the lock was dropped.
     pub(crate) fn activate_grant(&self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
         let activation = self.activation(grant)?;
         if grant.has_lease() {
@@ -56,8 +57,8 @@ impl Store {
         activation.run(waits)
     }
 
-    /// [`Store::activate_grant`] if it need not wait for anything; else returns `false` without
-    /// effect.
+    /// Does what [`Store::activate_grant`] does, if nothing has to be waited for; else returns
+    /// `false` without effect.
     #[cfg(feature = "tokio")]
     pub(crate) fn try_activate_now(&self, grant: &Arc<Grant>, waits: bool) -> Result<bool> {
         self.activation(grant)?.try_now(waits)
@@ -158,7 +159,7 @@ impl Activation<'_> {
             grant.set_lease_row(true);
         }
         // The grant fences the transaction that writes its own lease row: if the grant has ended,
-        // its successor may have looked for the row already, so it must not appear any more.
+        // its successor may have looked for the row already, so the row must not appear any more.
         let changed =
             self.lease_rows.update(&grant.name, &removed, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
         // If the store was closed meanwhile, the error says so, whatever the update has returned.
@@ -188,8 +189,8 @@ fn is_expired(grant: &Grant) -> bool {
 /// Step 6: checks that the new grant is valid.
 fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
     let lost = grant.end_reason_now(&*locks.env);
-    // Read after the grant's state: closing first sets this reason and then ends the grants, so a
-    // grant that it has ended is not reported as lost.
+    // The reason of closing is read after the grant's state. Closing sets the reason first and then
+    // ends the grants, so a grant that closing has ended is not reported as lost.
     if let Some(why) = locks.manager.closed() {
         return Err(Error::closed(why));
     }

@@ -48,13 +48,15 @@ impl Store {
     }
 
     /// Releases the lock that has this token, durably. If the grant has a guard, the guard loses
-    /// it. Returns `false`, without effect, if no grant of the name has the token: it was released
-    /// before, or its lease has expired. MySQL's `RELEASE_LOCK` differs: it releases the lock of
-    /// the connection.
+    /// the grant. Returns `false`, without effect, if no grant of the name has the token: the grant
+    /// was released before, or its lease has expired. MySQL's `RELEASE_LOCK` differs: it releases
+    /// the lock of the connection.
     ///
     /// # Errors
-    /// If the row could not be removed, the lock is free in this process even so, and the
-    /// background worker or the next holder removes the row.
+    /// A lease is also stored as a row. If removing this row fails, the call returns the error, but
+    /// the lock has been released in this process, and the background worker or the next holder
+    /// removes the row later. A corrupt row stays until [`Store::force_unlock`], and requests of
+    /// the name fail until then.
     ///
     /// - [`ErrorKind::InvalidArgument`] for an invalid name, and on a store without locks
     ///   ([`Store::lock`]).
@@ -77,8 +79,8 @@ impl Store {
 
     /// Ends the grant that has this token, for operators: its guard is lost, its fenced
     /// transactions do not commit, and its lease is durably removed. Returns `false` if no grant of
-    /// the name has the token. If the lease row of the name is corrupt ([`Store::lock`] returns
-    /// [`ErrorKind::Corruption`]), any token removes the row.
+    /// the name has the token. A lease is also stored as a row. If this row is corrupt
+    /// ([`Store::lock`] returns [`ErrorKind::Corruption`]), a call with any token removes the row.
     ///
     /// What the holder does outside of the store continues, except where a service checks the
     /// token.
@@ -114,9 +116,9 @@ impl Store {
         Ok(true)
     }
 
-    /// Makes a guard for a lease that has none: after [`LockGuard::detach`] or [`Store::get_lock`],
-    /// or because the process of its guard has ended. The guard has the same token, and the lease
-    /// is renewed at half of its time.
+    /// Makes a guard for a lease without a guard: after [`LockGuard::detach`] or
+    /// [`Store::get_lock`], or because the process of its guard has ended. The guard has the token
+    /// of the lease, and the lease is renewed whenever half of its time has passed.
     ///
     /// # Errors
     /// - [`ErrorKind::LockLost`] if the lease has expired, or the name has no lease with this

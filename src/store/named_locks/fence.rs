@@ -8,7 +8,7 @@
 //!
 //! A fenced transaction must also see what earlier holders have committed. A `start_ts` above the
 //! token would not prove that: the read view is taken before `start_ts` is drawn. So the view's
-//! `read_ts` is compared, with the smallest one that the grant allows.
+//! `read_ts` is compared with the smallest `read_ts` that the grant allows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,8 +41,9 @@ impl fmt::Debug for Fence {
 }
 
 impl Txn {
-    /// Makes the transaction commit only while the lock is held, and checks that it sees the
-    /// changes of earlier holders. May be called for several locks, at any time before the commit.
+    /// Makes the transaction commit only while the lock is held, and checks that the transaction
+    /// sees the changes of earlier holders. May be called for several locks, at any time before the
+    /// commit.
     ///
     /// First acquire the lock, then begin. A transaction that began before the grant may have read
     /// what another holder has changed since. So this call fails if anything was committed between
@@ -50,20 +51,20 @@ impl Txn {
     ///
     /// If the grant has ended when the commit is decided, [`Txn::commit`] returns
     /// [`ErrorKind::LockLost`] and nothing is written. The commit of a transaction that only reads
-    /// returns this error as well. [`transact`](crate::Store::transact) does not retry after it. A
-    /// commit that was decided before the grant ended is visible to the next holder. If it is
-    /// [durable](crate::Durability), the next holder gets its guard only when the commit survives a
-    /// power cut.
+    /// returns this error as well. [`transact`](crate::Store::transact) does not retry after this
+    /// error. A commit that was decided before the grant ended is visible to the next holder. If
+    /// the commit is to be [durable](crate::Durability), the next holder gets its guard only when
+    /// the commit survives a power cut.
     ///
     /// **The expiry of a lease does not end the grant.** After the expiry, `fence` returns
-    /// [`ErrorKind::LockLost`], but a transaction that was fenced before still commits, since no
-    /// conflicting grant exists. The grant ends when its guard is dropped, by the next request of
-    /// the name, by the first waiter of the queue, or by the background worker a day later. From
-    /// then on the commit returns [`ErrorKind::LockLost`] as well.
+    /// [`ErrorKind::LockLost`], but a transaction that was fenced before can commit until the grant
+    /// ends, since no conflicting grant exists. The grant ends when its guard is dropped, by the
+    /// next request of the name, by the first waiter of the queue, or by the background worker a
+    /// day later. After that, the commit returns [`ErrorKind::LockLost`] as well.
     ///
-    /// A fence does not affect transactions without it; they conflict with fenced ones as usual, on
-    /// rows that both write. The fence of a shared lock or a semaphore says only that the grant is
-    /// valid; others may hold the lock as well.
+    /// A fence does not affect other transactions. A transaction without a fence conflicts with a
+    /// fenced one as usual, if both write the same row. The fence of a shared lock or a semaphore
+    /// says only that the grant is valid; others may hold the lock as well.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {

@@ -21,8 +21,9 @@ use crate::waiter::Waiter;
 /// be sent to other threads. It does not keep the store open: closing the store ends the grant.
 ///
 /// The guard alone protects nothing from a process that was paused: such a process may continue
-/// with a guard whose grant has ended. A [fence](crate::Txn::fence) makes the store reject its
-/// writes. A service outside of the store must reject its outdated [token](LockGuard::token).
+/// with a guard whose grant has ended. A [fence](crate::Txn::fence) makes the store reject the
+/// writes of such a process. A service outside of the store must reject the outdated
+/// [token](LockGuard::token) of such a process.
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct LockGuard {
     request: RequestHandle,
@@ -64,11 +65,11 @@ impl LockGuard {
     /// The *fencing token*: the number of the grant. Of two grants of a name that exclude each
     /// other, the later has the greater token, over restarts and power cuts, within one directory.
     ///
-    /// A service or file is safe from a paused holder if it rejects tokens below the greatest one
-    /// that it has accepted. A copied, restored or repaired store is another store: its tokens may
-    /// repeat those of the original or be smaller.
+    /// A service that rejects all tokens below the greatest one accepted so far is safe from a
+    /// paused holder. A copied, restored or repaired store is another store: its tokens may repeat
+    /// those of the original or be smaller.
     ///
-    /// Zero from an incomplete conversion until it is completed: see [`LockGuard::upgrade`].
+    /// Zero while a conversion is incomplete: see [`LockGuard::upgrade`].
     pub fn token(&self) -> Timestamp {
         if self.grant().is_ready() { self.grant().token() } else { Timestamp::ZERO }
     }
@@ -80,17 +81,17 @@ impl LockGuard {
         Fence { grant: Arc::clone(self.grant()), store: self.locks.store }
     }
 
-    /// The entry of this grant in the lock table, with the expired lease that it took over, if any,
-    /// and the number of requests that wait for it directly. Requests further back in the queue are
-    /// in [`Store::lock_table`](crate::Store::lock_table).
+    /// The entry of this grant in the lock table. The entry names the expired lease that the grant
+    /// took over, if any, and counts the requests that wait directly for the grant. For requests
+    /// further back in the queue see [`Store::lock_table`](crate::Store::lock_table).
     pub fn entry(&self) -> LockEntry {
         let (grant, clock) = (self.grant(), self.locks.clock());
         let mut entries = self.locks.manager.holders(&grant.name, &clock, 1, |other| other.id == grant.id).0;
         entries.pop().unwrap_or_else(|| clock.entry(grant, LockState::Held))
     }
 
-    /// Whether the grant is valid at this moment. It may end right afterwards; only a fence checks
-    /// it when a commit is decided.
+    /// Whether the grant is valid at this moment. The grant may end right afterwards; only a fence
+    /// checks the grant when a commit is decided.
     pub fn is_held(&self) -> bool {
         self.check().is_ok()
     }
@@ -153,14 +154,15 @@ impl LockGuard {
     }
 
     /// Makes a shared lock exclusive as soon as it has no other holder, ahead of all requests in
-    /// the queue. The grant is a new one, with a greater token; fences of the old one fail. An
-    /// exclusive lock stays as it is.
+    /// the queue. The guard then has a new grant, with a greater token; fences of the old grant
+    /// fail. An exclusive lock stays as it is.
     ///
     /// If the request is not granted, the shared lock stays as it was, with its token and fences.
     ///
-    /// If it is granted and [`ErrorKind::Undetermined`], [`ErrorKind::Io`] or
-    /// [`ErrorKind::Corruption`] follows, the conversion is incomplete: the guard has an exclusive
-    /// grant without a token. It cannot fence transactions. Call this again, or drop the guard.
+    /// If the request is granted, but the call then fails with [`ErrorKind::Undetermined`],
+    /// [`ErrorKind::Io`] or [`ErrorKind::Corruption`], the conversion is incomplete: the guard has
+    /// an exclusive grant without a token, which cannot fence transactions. Call `upgrade` again,
+    /// or drop the guard.
     ///
     /// # Errors
     /// - [`ErrorKind::Deadlock`] immediately if another holder waits to upgrade.
@@ -229,8 +231,9 @@ impl LockGuard {
         store.activate_grant(self.grant(), true)
     }
 
-    /// Makes an exclusive lock shared, and grants the shared requests that wait. The grant is a new
-    /// one, with a greater token; fences of the old one fail. A shared lock stays as it is.
+    /// Makes an exclusive lock shared, and grants the shared requests that wait. The guard then has
+    /// a new grant, with a greater token; fences of the old grant fail. A shared lock stays as it
+    /// is.
     ///
     /// # Errors
     /// - [`ErrorKind::LockLost`] if the grant has ended.
@@ -271,7 +274,7 @@ impl LockGuard {
 
     /// Ends the guard but not the lease, and returns the token. The lease outlasts the store and
     /// the process; it is not renewed, and ends when it expires or with [`Store::release_lock`].
-    /// [`Store::attach_lock`] makes a guard for it again.
+    /// [`Store::attach_lock`] makes a new guard for the lease.
     ///
     /// # Errors
     /// The guard itself if it has no lease, if the grant has ended, or after an incomplete
@@ -285,8 +288,9 @@ impl LockGuard {
         Ok(self.token())
     }
 
-    /// Releases the lock. With a lease it returns when the row is durably removed; without one it
-    /// does the same as dropping. Releasing a grant that has ended is no error.
+    /// Releases the lock. If the lock has a lease, the call returns once the lease is durably
+    /// removed; otherwise the call does the same as dropping the guard. Releasing a grant that has
+    /// ended is no error.
     ///
     /// # Errors
     /// Only with a lease. In memory the lock is released even so.

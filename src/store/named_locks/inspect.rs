@@ -37,8 +37,8 @@ impl Store {
     /// times.
     ///
     /// Each listed cycle was confirmed by a second snapshot, but the list of cycles may be
-    /// incomplete: see [`LockTable::wait_cycles`]. A read-only store lists only the leases in its
-    /// rows.
+    /// incomplete: see [`LockTable::wait_cycles`]. A read-only store lists only the leases that are
+    /// stored.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -74,8 +74,8 @@ impl Store {
         locks.map(|locks| locks.manager.summary(&locks.clock(), listed)).unwrap_or_default()
     }
 
-    /// The unexpired leases in the rows. A corrupt row is an error only if it is that of the name
-    /// `needed`; `verify` reports all.
+    /// The unexpired leases in the lease rows. A corrupt row is an error only if it is the row of
+    /// the name `needed`; `verify` reports every corrupt row.
     fn leases_on_disk(&self, needed: Option<&str>) -> Result<Vec<LockEntry>> {
         self.inner.check_open()?;
         let mut entries = Vec::new();

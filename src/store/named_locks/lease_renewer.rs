@@ -1,10 +1,11 @@
 //! The state of the lease renewer, a background thread that renews leases with a guard and removes
-//! the rows of dropped ones. [`renew_leases`](super::renew_leases) is what it does.
+//! the rows of leases whose guard was dropped. [`renew_leases`](super::renew_leases) has the code
+//! of the thread.
 //!
-//! It starts with the first lease. Dropping a guard passes the lock on in memory and leaves the row
-//! to this thread, so dropping never waits. If the next holder still finds the row, it removes the
-//! row itself, and does not wait for this thread. When the store closes, the thread ends, and the
-//! closing thread removes the rows that are left.
+//! The thread starts with the first lease. Dropping a guard passes the lock on in memory and leaves
+//! the row to this thread, so dropping never waits. If the next holder still finds the row, it
+//! removes the row itself, and does not wait for this thread. When the store closes, the thread
+//! ends, and the closing thread removes the rows that are left.
 
 use std::sync::Arc;
 use std::time::Duration;

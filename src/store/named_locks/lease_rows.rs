@@ -2,14 +2,14 @@
 //!
 //! A row `lock/<name>` in the catalog's keyspace has the lease holders of the name: mode, token,
 //! wall clock at the grant or the last renewal, and time to live. Ordinary durable transactions
-//! change it, each entry by its token and never by the name alone. So a late release cannot end a
-//! later grant. Opening the store reads the rows. From then on the lock manager decides in memory
-//! who holds a lock, and the rows only record it.
+//! change the row. They find an entry by its token, never by the name alone, so a late release
+//! cannot end a later grant. Opening the store reads the rows. From then on the lock manager
+//! decides in memory who holds a lock, and the rows only record it.
 //!
-//! **Time.** The process that granted the lease measures it by the monotonic clock. Each later
-//! opening computes once, by the wall clock, how much is left, between zero and the whole time, and
-//! counts that by the monotonic clock. Timestamps of the oracle are not used: they lag, jump, and
-//! may not advance.
+//! **Time.** The process that granted a lease measures its time by the monotonic clock. Each later
+//! opening computes once, by the wall clock, how much time is left, from zero to the whole time to
+//! live, and measures this rest by the monotonic clock. Timestamps of the oracle are not used: they
+//! lag, jump, and may not advance.
 //!
 //! While its row is being written, a lease does not expire. The result of the write decides whether
 //! the lease is valid.
@@ -47,9 +47,9 @@ impl<'a> LeaseRows<'a> {
     }
 
     /// Changes the row of a name, durably: removes the entries with the tokens `removed`, and adds
-    /// `put`, or replaces the entry with its token. If `keeps_time`, the duration in the replaced
-    /// entry stays. Commits only while `fence` is valid. Returns the commit timestamp, or the read
-    /// timestamp if nothing was to be changed.
+    /// `put`, or replaces the entry that has the same token as `put`. If `keeps_time`, the duration
+    /// in the replaced entry stays. Commits only while `fence` is valid. Returns the commit
+    /// timestamp, or the read timestamp if nothing was to be changed.
     pub(in crate::store) fn update(
         self,
         name: &str,
@@ -79,7 +79,7 @@ impl<'a> LeaseRows<'a> {
             } else if before.is_some() {
                 txn.delete(&catalog, &key)?;
             } else {
-                // Another transaction has removed the row. `rollback` waits until its commit is
+                // Another transaction has removed the row. `rollback` waits until the removal is
                 // durable.
                 let seen = txn.read_ts();
                 return txn.rollback().map(|()| seen);
@@ -88,8 +88,8 @@ impl<'a> LeaseRows<'a> {
         })
     }
 
-    /// The holders in the row of a name, if it exists. If it is corrupt, requests of the name fail
-    /// from here on.
+    /// The holders in the row of a name; `None` if there is no row. If the row is corrupt, requests
+    /// of the name fail from here on.
     fn load(self, txn: &mut Txn, name: &str) -> Result<Option<Vec<LeaseRow>>> {
         let key = lock_key(name);
         let row = txn.get_for_update(&self.store.inner.catalog.keyspace(), &key);
@@ -215,8 +215,8 @@ fn damaged(row: &RowKey, why: &Error) -> Error {
     ErrorKind::Corruption(format!("lease row \"{name}\" cannot be read: {why}")).into()
 }
 
-/// Repeats a change until it succeeds without a conflict. A large transaction may meet one before
-/// its commit.
+/// Repeats a change until it meets no conflict. The writes are repeated with the commit, because a
+/// large transaction may meet a conflict before its commit.
 fn retry_conflicts<T>(mut change: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match change() {
@@ -234,8 +234,8 @@ fn lease_txn_options() -> TxnOptions {
 mod tests {
     use super::*;
 
-    /// The transaction that writes a lease removes those that it excludes, so only a test can have
-    /// two that exclude each other.
+    /// The transaction that writes a lease removes the leases that conflict with it, so only a test
+    /// can have two that conflict.
     #[test]
     fn of_conflicting_leases_the_greatest_token_wins() {
         let memory = crate::engine::sim::SimStorage::new();

@@ -31,8 +31,8 @@ impl Store {
 }
 
 impl NamedLocks {
-    /// Makes grants of the leases in the rows. Requests of a name with a corrupt row return the
-    /// corruption; if the rows cannot be listed, requests of every name do.
+    /// Makes grants of the leases in the rows. Requests of a name with a corrupt row fail with the
+    /// corruption; if the rows cannot be listed, requests of every name fail.
     fn restore_leases(&self, rows: LeaseRows<'_>, view: &Arc<ReadView>) {
         let (now, unix_millis) = (self.env.elapsed(), self.env.unix_millis());
         let read = rows.for_each(view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {

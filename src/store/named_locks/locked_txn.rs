@@ -25,11 +25,12 @@ impl Store {
     /// attempts, commits only while it is held, and releases it as soon as the commit is visible.
     ///
     /// The call returns when the commit is as durable as requested. The next holder need not wait
-    /// for this, so callers of one name share syncs. `LockOptions::exclusive()` waits for the lock
-    /// at most 30 seconds. The limits of retries in `txn` count from the grant, not from the call.
+    /// for that durability, so callers of one name share syncs. `LockOptions::exclusive()` waits
+    /// for the lock at most 30 seconds. The limits of retries in `txn` count from the grant, not
+    /// from the call.
     ///
-    /// The closure must have no effect outside of the store: what it reads is provisional until
-    /// this returns, as in [`Store::transact`]. For a lock over several transactions use a guard
+    /// The closure must have no effect outside of the store: what it reads is provisional until the
+    /// call returns, as in [`Store::transact`]. For a lock over several transactions use a guard
     /// ([`Store::lock`]) and a [fence](Txn::fence).
     ///
     /// ```
@@ -79,8 +80,8 @@ impl Store {
         Ok(TxnLock { fence, request: Arc::new(request) })
     }
 
-    /// Releases the lock if the commit has not done so, and removes from the entry of its name what
-    /// no later grant must wait for.
+    /// Releases the lock if the commit has not done so, and forgets the ended grants of its name
+    /// for which no later grant must wait.
     pub(crate) fn release_txn_lock(&self, under: &TxnLock) {
         under.request.release();
         if let (Some(locks), Ok(authority)) = (&self.inner.locks, self.lock_authority()) {

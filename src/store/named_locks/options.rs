@@ -15,9 +15,9 @@ pub const MAX_LOCK_REASON_BYTES: usize = 255;
 /// How long a request waits in the queue. The default is at most 30 seconds, as for
 /// [`Store::lock`](crate::Store::lock).
 ///
-/// A wait for a sync may follow, which this does not limit: if the previous holder committed
-/// something that is not durable yet, or if the request or the previous holder has a lease, whose
-/// row must be written or removed.
+/// A wait for a sync may follow, which the policy does not limit: if the previous holder committed
+/// something that is not durable yet, or if the request or the previous holder has a lease, because
+/// a lease is stored and removed durably.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockWaitPolicy {
@@ -89,16 +89,17 @@ impl LockOptions {
         Self::default()
     }
 
-    /// Any number of holders, all of them shared. A request that comes while an exclusive one waits
-    /// queues after it.
+    /// Any number of holders, all of them shared. A shared request that comes while an exclusive
+    /// request waits is queued behind the exclusive one.
     pub fn shared() -> Self {
         Self { mode: LockMode::Shared, ..Self::default() }
     }
 
-    /// At most `permits` holders; `permits` is at least 1. The requests that hold or wait for one
-    /// name cannot be both shared requests and semaphores, nor semaphores of different numbers: the
-    /// later request fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument).
-    /// Exclusive requests are possible beside each kind, and exclude all others.
+    /// At most `permits` holders; `permits` is at least 1. While semaphore requests hold a name or
+    /// wait for it, a shared request, or a semaphore request with another number of permits, fails
+    /// with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). So does a semaphore
+    /// request while shared requests hold the name or wait for it. Exclusive requests are possible
+    /// at any time, and exclude all others.
     pub fn semaphore(permits: u32) -> Self {
         Self { mode: LockMode::Semaphore(permits), ..Self::default() }
     }
@@ -129,8 +130,8 @@ impl LockOptions {
     ///
     /// The process that was granted the lock measures the time by the monotonic clock, which does
     /// not advance while the machine sleeps. A later process computes once, when it opens the
-    /// store, how much time is left by the wall clock. That is never more than `duration`, and it
-    /// is too short only if the wall clock was set ahead.
+    /// store, how much time is left by the wall clock. The computed time is never more than
+    /// `duration`, and too short only if the wall clock was set ahead.
     ///
     /// The time starts before the row is written. If the write takes longer than the lease, the
     /// call returns [`ErrorKind::LockLost`](crate::ErrorKind::LockLost).
@@ -140,8 +141,8 @@ impl LockOptions {
 
     /// Whether the store renews the lease while the guard exists; it does by default. Without
     /// renewal, the lease expires, and the next request is granted the lock. A transaction that was
-    /// [fenced](crate::Txn::fence) before the expiry can commit until such a request, or something
-    /// else, ends the grant.
+    /// [fenced](crate::Txn::fence) before the expiry can commit until the grant ends, for example
+    /// by such a request.
     pub fn auto_renew(self, renew: bool) -> Self {
         Self { auto_renew: renew, ..self }
     }

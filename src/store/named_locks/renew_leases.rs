@@ -15,9 +15,9 @@ use crate::store::named_locks::state::NamedLocks;
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 impl NamedLocks {
-    /// Renews a lease, durably, to expire when `time` has passed since this call. With `None` it is
-    /// renewed for its own duration; if another renewal changes this concurrently, for the changed
-    /// one.
+    /// Renews a lease, durably, to expire when `time` has passed since this call. With `None`,
+    /// `time` is the duration that the lease has; if another renewal changes the duration
+    /// concurrently, the changed duration counts.
     pub fn renew_lease(&self, rows: LeaseRows<'_>, grant: &Arc<Grant>, time: Option<Duration>) -> Result<()> {
         if !grant.is_ready() {
             let what = format!("lock {} has no token yet: its conversion is incomplete, call it again", grant.target());

@@ -1,8 +1,8 @@
 //! A buffered cursor over one column of a scan, from both ends.
 //!
 //! Cells that are read ahead are buffered, and empty ranges are remembered, so each part of a range
-//! is scanned once, however many pages there are. Without this, a range of tombstones would be read
-//! again and again: an engine skips tombstones no faster than live cells.
+//! is scanned once, however many pages there are. Otherwise each page would skip the same range of
+//! tombstones again, and an engine skips tombstones no faster than live cells.
 
 use std::mem::replace;
 use std::ops::Bound;
@@ -43,8 +43,8 @@ impl ColumnCursor {
         Self { column, unread: range, front, back, cells_read: 0 }
     }
 
-    /// Whether a page must be read to find the next cell. With `upto`, only cells at or before that
-    /// row are of interest.
+    /// Whether a page must be read to find the next cell. If a row `upto` is given, only cells at
+    /// or before this row matter.
     #[inline]
     pub fn needs_page(&self, upto: Option<&[u8]>, backwards: bool) -> bool {
         let (near, _) = self.ends(backwards);
@@ -79,9 +79,9 @@ impl ColumnCursor {
     }
 
     /// Lends cells instead of reading a page: calls `see` with unread cells, from the front on,
-    /// until it returns `false`. Does nothing if cells are buffered at the front, or if the engine
-    /// cannot lend cells. The snapshot keeps in memory what it reads during the call, so one call
-    /// visits at most as much as the largest page has.
+    /// until `see` returns `false`. Does nothing if cells are buffered at the front, or if the
+    /// engine cannot lend cells. The snapshot keeps in memory what it reads during the call, so one
+    /// call visits at most as much as the largest page has.
     ///
     /// Returns whether another call may visit more cells. If `see` panics, the cursor is at its
     /// end.

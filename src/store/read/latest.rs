@@ -7,9 +7,9 @@ use crate::store::read::key_range::KeyRange;
 use crate::store::read::scan::Scan;
 use crate::value::Value;
 
-/// Reads without a snapshot object. Each call reads one consistent state: everything acknowledged
-/// before the call, as [`Store::snapshot`] shows it, and as durable as that. Two calls may read
-/// different states. To read several rows in one state, use one call, a snapshot or a transaction.
+/// Reads without a snapshot object. Each call reads a [`Store::snapshot`] of its own: one
+/// consistent state, with everything acknowledged before the call. Two calls may read different
+/// states. To read several rows in one state, use one call, a snapshot or a transaction.
 impl Store {
     /// The newest value of a row; `None` if the row does not exist.
     ///

@@ -26,8 +26,8 @@ pub struct MergeCursor {
 /// Locks and own writes, which override versions.
 pub struct Overlay {
     locks: ColumnCursor,
-    /// If the scan's transaction is large: the writes that it has locked in the engine, in a later
-    /// engine snapshot, because the read view is older than these locks.
+    /// The rows that the scan's transaction has locked in the store, if it is large. They are read
+    /// in an engine snapshot of their own, because the read view is older than these locks.
     streamed: Option<LargeWrites>,
     streamed_locks: ColumnCursor,
     /// Own writes in memory.
@@ -97,9 +97,10 @@ impl MergeCursor {
 }
 
 impl Overlay {
-    /// For each cursor over locks: reads a page, if no lock is buffered and the next version's row
-    /// is beyond what the cursor has read. A page ends at the last row that the versions have read;
-    /// if no version is left, locks are read to the end of the range.
+    /// Reads a page into each cursor over locks that has no lock buffered, unless the cursor has
+    /// already read as far as the next version's row. The page ends at the last row whose version
+    /// is buffered; once all versions of the range have been read, only the maximum size ends a
+    /// page.
     fn read(&mut self, rows: &RowReader, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
         let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
         let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));

@@ -59,11 +59,11 @@ impl Scan {
     /// returns [`ControlFlow::Break`]; returns that break. The row at which `see` breaks is
     /// consumed, and the scan can continue after it.
     ///
-    /// The iterator copies each row; for short rows, the copy takes as long as the search. This
-    /// call lends values of up to 255 bytes
+    /// The iterator copies each row; for short rows, the copy takes as long as finding the row.
+    /// This call lends values of up to 255 bytes
     /// ([`SHORT_VALUE_MAX_BYTES`](crate::row::SHORT_VALUE_MAX_BYTES)) without a copy, unless locks
-    /// or own writes have to be merged. `see` may read and write the store; while it runs, the scan
-    /// keeps what it reads in memory. If reads are timed
+    /// or own writes have to be merged. `see` may read and write the store; while `see` runs, what
+    /// the scan has read stays in memory. If reads are timed
     /// ([`Builder::track_read_timing`](crate::store::Builder::track_read_timing)), the time of
     /// `see` counts as reading.
     ///

@@ -20,8 +20,8 @@ use crate::value::Value;
 ///
 /// A snapshot keeps what it shows from garbage collection. It expires when its state was replaced
 /// longer than [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age) ago; a
-/// snapshot of [`Store::snapshot_at`] expires that long after the call. Its reads then return
-/// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
+/// snapshot of [`Store::snapshot_at`] expires that long after the call. The reads of an expired
+/// snapshot return [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
 #[derive(Clone)]
 pub struct Snapshot {
     pub(in crate::store) reader: Arc<ActiveReader>,

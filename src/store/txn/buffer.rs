@@ -83,8 +83,8 @@ impl TxnBuffer {
         self.fences.add(fence);
     }
 
-    /// Ends a transaction without writes, which is not submitted: fails if a grant that fences it
-    /// has ended, and releases the locks that end with the commit.
+    /// Ends a transaction that has no writes, so nothing is submitted. Fails if a grant that fences
+    /// the transaction has ended; otherwise releases the locks that end with the commit.
     pub(in crate::store) fn check_and_release_fences(&mut self) -> Result<()> {
         if self.fences.is_empty() {
             return Ok(());

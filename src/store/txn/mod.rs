@@ -32,8 +32,8 @@ use crate::value::Value;
 ///
 /// A transaction reads the state that the store had when it began, with its own writes applied.
 /// [`Txn::commit`] makes all of its writes visible atomically, or none. If two transactions overlap
-/// and write the same row, the first to commit wins, or a large transaction that has locked the row
-/// before; the other gets [`ErrorKind::Conflict`].
+/// and write the same row, the first to commit wins, and the other gets [`ErrorKind::Conflict`]. A
+/// large transaction wins a row as soon as it has locked the row.
 ///
 /// Snapshot isolation permits *write skew*: two transactions that each read what the other writes
 /// may both commit. Reading a row with [`Txn::get_for_update`] prevents write skew on that row.
@@ -43,12 +43,12 @@ use crate::value::Value;
 /// transaction that exceeds this size becomes a *large transaction* (TiDB: pipelined DML): it
 /// writes its rows into the store as row locks before it commits, so only the disk bounds its size.
 ///
-/// From then on, other transactions that write these rows get a conflict even before the large
-/// transaction commits. Its own writes may return [`ErrorKind::Conflict`]: that error aborts the
-/// large transaction, and later reads, writes and the commit return it again. Reading or rewriting
-/// a locked row reads the disk. Rows that are undone by a savepoint stay locked until the
-/// transaction ends. After the commit the background lock cleanup turns the locks into versions; no
-/// call waits for it.
+/// Once a large transaction has locked a row, other transactions that write the row get a conflict,
+/// even before the large transaction commits. A write of the large transaction may return
+/// [`ErrorKind::Conflict`] as well. This aborts the large transaction: its later reads, writes and
+/// the commit return the same error. Reading or rewriting a locked row reads the disk. Rows that
+/// are undone by a savepoint stay locked until the transaction ends. After the commit the
+/// background lock cleanup turns the locks into versions; no call waits for it.
 ///
 /// Dropping a transaction rolls it back, without an error and without waiting.
 #[must_use = "a transaction that is dropped is rolled back"]
@@ -107,8 +107,8 @@ impl Txn {
         self.store.record_conflict(&self.reader, locked)
     }
 
-    /// Aborts the transaction. Returns `why`; if it is a conflict, with the names of its keyspace
-    /// and of the other transaction.
+    /// Aborts the transaction. Returns `why`; if `why` is a conflict, the name of its keyspace and
+    /// the label of the other transaction are filled in.
     fn abort(&mut self, why: Error) -> Error {
         let why = self.store.with_conflict_names(why);
         self.buffer.abort(&why);
@@ -191,8 +191,8 @@ impl Txn {
     /// Deletes every row that the transaction sees in a range, own writes included. Returns the
     /// number of rows.
     ///
-    /// This is a [`Txn::delete`] of each row: it takes the time and memory of as many writes, and
-    /// the commit deletes all of them or none. If another transaction writes one of these rows
+    /// The call is a [`Txn::delete`] of each row: it takes the time and memory of as many writes,
+    /// and the commit deletes all of them or none. If another transaction writes one of these rows
     /// meanwhile, that is a conflict. A row that another transaction inserts into the range is not
     /// a conflict, and stays. To empty a whole keyspace in one step use
     /// [`Store::truncate_keyspace`].

@@ -63,8 +63,9 @@ impl Txn {
     /// For conflicts, this read counts as a write of the row. If two transactions overlap, and each
     /// writes the row or reads it by this call, the first to commit wins. The other one gets
     /// [`ErrorKind::Conflict`] at its commit. Only a [large
-    /// transaction](crate::store::Builder::large_transaction_bytes) may get it earlier, because it
-    /// locks the row before its commit, like the rows that it writes. The row may be absent.
+    /// transaction](crate::store::Builder::large_transaction_bytes) may get the conflict earlier,
+    /// because it locks the row before its commit, like the rows that it writes. The row may be
+    /// absent.
     ///
     /// In PostgreSQL, MySQL and RocksDB's `TransactionDB`, a read "for update" takes a lock that
     /// other transactions wait for. RocksDB's `OptimisticTransactionDB` checks at commit, as here.

@@ -20,7 +20,7 @@ use crate::store::txn::outcome::Commit;
 
 thread_local! {
     /// The number of nested `transact` calls on this thread. An inner call must not wait for a
-    /// ticket or permit that an outer call has: neither could continue.
+    /// ticket or permit that an outer call has: neither call could continue.
     static TRANSACT_DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -49,12 +49,12 @@ impl Store {
     /// transaction, so `work` must be safe to run more than once.
     ///
     /// With [`Durability::Sync`](crate::store::Durability::Sync) the call returns only when
-    /// everything that the closure has read is durable. This also holds for an error that the
-    /// closure returns. If the closure fails, its transaction is rolled back.
+    /// everything that the closure has read is durable, even if the closure returns an error. If
+    /// the closure returns an error, its transaction is rolled back.
     ///
     /// A `transact` inside the closure is a transaction of its own, and does not see the writes of
-    /// the outer one. If both write the same row, the outer transaction conflicts at every attempt.
-    /// If the outer one is a large transaction that has already locked the row, the inner one
+    /// the outer transaction. If both transactions write the same row, the outer one conflicts at
+    /// every attempt. But if the outer one is large and has already locked the row, the inner one
     /// conflicts instead, and fails after waiting for about a second.
     ///
     /// A closure that waits for a `transact` of another thread may wait up to a second longer:
@@ -83,8 +83,8 @@ impl Store {
         self.transact_with(TxnOptions::default(), work)
     }
 
-    /// [`Store::transact_with`], which also returns the [`Commit`]: the timestamp at which the
-    /// transaction was committed, and whether it is durable.
+    /// Like [`Store::transact_with`], but also returns the [`Commit`]: the commit timestamp, and
+    /// whether the commit is durable.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -128,8 +128,8 @@ impl Store {
     }
 }
 
-/// The attempts of one `transact`. The caller waits between the attempts, because a thread blocks
-/// for that and an async task must not.
+/// The attempts of one `transact`. The waits between the attempts are left to the caller, because a
+/// thread may block, and an async task must not.
 pub(crate) struct RetryLoop {
     store: Store,
     options: TxnOptions,

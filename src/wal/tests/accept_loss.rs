@@ -84,8 +84,8 @@ fn a_crash_during_acceptance_leaves_the_same_loss_or_none() {
                 }
                 let log = resume(disk.clone(), &now, 10, now.data_loss().map(|loss| loss.fingerprint)).unwrap();
                 assert_eq!(log.last_sequence(), frame - 1);
-                // If the segment of the interrupted incarnation is quarantined, too, there is one
-                // more.
+                // The segment of the interrupted incarnation may be quarantined, too: then there is
+                // one file more.
                 assert!(kept(&disk).len() as u64 >= 3 - (frame - 1) / 3);
             }
             if is_resumed {

@@ -101,8 +101,8 @@ fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<
     assert!(store.force_unlock("bad", Timestamp::from_u64(12345)).unwrap(), "any token");
     assert!(!has_row(&memory.exclusive_engine(), "bad"));
     if let Some(guard) = guard {
-        // The forced unlock with another token has deleted the row. It has not ended the grant of
-        // the guard, because only the grant's own token does so.
+        // The forced unlock with another token has deleted the row. It has not ended the guard's
+        // grant: only a forced unlock with the grant's own token does.
         assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(token));
         assert!(store.force_unlock("bad", token).unwrap());
         assert!(!guard.is_held());

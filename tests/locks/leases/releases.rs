@@ -31,7 +31,7 @@ fn release_on_a_failed_store_is_an_error() {
         assert!(expected(why.kind()), "{had_failed}: {why}");
         world.hooks.no_hooks();
         // The crash undoes the deletion of the row, so the lock is held again until the lease
-        // expires or its token releases it.
+        // expires or is released by its token.
         drop(world.store);
         world.memory.crash(0);
         let again = World::open_at(&world.memory, Store::builder());

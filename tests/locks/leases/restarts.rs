@@ -162,9 +162,9 @@ fn attaching_with_a_wrong_or_ended_token_is_lost() {
     assert_eq!(store.attach_lock("job", next).unwrap().token(), next);
 }
 
-/// A lease ends, the next holder takes the lock without a lease, and the power is cut as soon as
-/// that holder has its guard. The first guard is dropped while the gate is shut, so that the
-/// deletion of its row is not durable before the gate opens.
+/// A lease ends: it has expired, or its guard is dropped while the gate is shut. The next holder
+/// requests the lock without a lease, and waits until the gate opens and the deletion of the
+/// lease's row is durable. The power is cut as soon as the next holder has its guard.
 fn handed_on_and_cut_off(
     first: impl FnOnce(&Store, &Clocks) -> (Timestamp, Option<LockGuard>),
 ) -> (SimStorage, Timestamp) {

@@ -30,13 +30,13 @@ pub fn assert_one_batch_passes(mut turns: Vec<Turn>) -> usize {
         let (earlier, later) = (&turns[..place], &turns[place + 1..]);
         assert!(later.iter().all(|turn| turn.id > writer.id), "a writer has passed a request");
         let by: Vec<usize> = (0..place).filter(|at| turns[*at].id > writer.id).collect();
-        // Only the newest request of each holder counts: the holder's earlier requests had ended
-        // before it was made.
+        // Only the newest request of each holder counts: a holder makes a request only after its
+        // earlier requests have ended.
         let ahead: BTreeMap<usize, u64> =
             earlier.iter().filter(|turn| turn.id < writer.id).map(|turn| (turn.holder, turn.id)).collect();
         let ahead = ahead.len() - usize::from(ahead.contains_key(&writer.holder));
         // At least one reader of a batch was ahead of the writer, so not all readers can have
-        // passed it.
+        // passed the writer.
         assert!(by.len() < readers.max(1), "{} readers have passed a writer", by.len());
         assert!(ahead + by.len() < all + readers, "a writer has waited for {ahead} and {}", by.len());
         if let Some(first) = by.first() {
@@ -66,8 +66,8 @@ fn around(turns: &[Turn], place: usize) -> std::ops::Range<usize> {
 mod tests {
     use super::*;
 
-    /// Checks requests, listed in the order of their grants: the holder (a writer in upper case),
-    /// and the number of the request.
+    /// Checks a list of requests, which are in the order of their grants. Each has its holder, in
+    /// upper case for a writer, and its number.
     fn check(turns: &[(&str, u64)]) -> usize {
         let turn = |(at, (who, id)): (usize, &(&str, u64))| Turn {
             holder: usize::from(who.as_bytes()[0]),

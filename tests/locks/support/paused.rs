@@ -1,6 +1,6 @@
-//! A set that nothing but a named lock protects. In some rounds the holder of the lock is paused
-//! until its lease has expired and the next holder has the lock, or another thread forces the lock
-//! away from it.
+//! A set that only a named lock protects. In some rounds the holder of the lock is paused until its
+//! lease has expired and the next holder has the lock, or another thread forces the lock away from
+//! it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -186,8 +186,8 @@ pub fn assert_undone(run: impl Fn(Taken) -> (Tally, u64)) {
     }
 }
 
-/// With a fence no member is lost, and no holder writes after a pause in which the next holder got
-/// the lock.
+/// With a fence the set has exactly the acknowledged members. A holder that was paused until the
+/// next holder had the lock cannot write any more.
 #[track_caller]
 pub fn assert_nothing_is_undone(rounds: u64, run: impl Fn(Taken) -> (Tally, u64)) {
     for taken in [Taken::ByTime, Taken::ByForce] {

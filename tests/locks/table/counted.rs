@@ -15,8 +15,8 @@ use crate::support::{Asking, LIMIT, Random, asks, asks_with, until};
 
 const NAMES: [&str; 6] = ["one", "two", "three", "permits", "leased", "leased and shared"];
 const SEMAPHORE: usize = 3;
-/// The last two names, from this index on, have leases: the first of them exclusive ones, the
-/// second shared ones.
+/// The names from this index on have leases: `leased` has exclusive leases, and `leased and shared`
+/// has shared ones.
 const LEASED: usize = 4;
 const LEASE: Duration = Duration::from_secs(60);
 const REQUESTS: u32 = 1000;
@@ -65,8 +65,8 @@ struct Script {
     upgrading: Vec<Upgrading>,
     requests: u32,
     expected: LockStats,
-    /// The longest granted wait, by mode, measured around the request, so the real wait was not
-    /// longer.
+    /// For each mode, the longest wait that ended with a grant. It is measured around the request,
+    /// so the real wait was not longer.
     longest: [Duration; 3],
     granted_later: [u64; 3],
     /// For each name, whether rows of expired leases are left for the next exclusive holder to
@@ -192,7 +192,8 @@ impl Script {
     }
 
     /// All leases expire; the next request ends them. Does nothing while a request waits for a
-    /// lease: its own timer would end the lease at a time that the model cannot predict.
+    /// lease: the timer of that request would end the lease at a time that the model cannot
+    /// predict.
     fn time_passes(&mut self) {
         if self.waiting.iter().any(|waiting| waiting.at >= LEASED) {
             return;

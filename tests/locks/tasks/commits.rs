@@ -112,8 +112,9 @@ fn a_guard_after_a_call_waits_until_its_commit_is_durable() {
     });
 }
 
-/// The next holder gets the lock from the call while the call's commit is visible but not durable,
-/// so its request must wait for the sync. Then cuts the power while the next holder has its guard.
+/// A call of `transact_with_lock` frees its lock when its commit is visible but not durable, so the
+/// request of the next holder must wait for the sync. Cuts the power while the next holder has its
+/// guard.
 fn cut_power_under_the_next_guard(protocol: CommitProtocol, waits_before: bool, world: &World, store: &AsyncStore) {
     let held = Steps::new(store.lock("n")).end().unwrap();
     let mut first = call(world, store, protocol);
@@ -129,8 +130,8 @@ fn cut_power_under_the_next_guard(protocol: CommitProtocol, waits_before: bool, 
     gate.open();
     let guard = next.end().unwrap();
     let seen = store.store().snapshot().unwrap().get(&world.rows, "k").unwrap();
-    // The test keeps what the guard's holder has read, as the outside world would: the power cut
-    // must not undo it.
+    // The next holder's read may have left the process before the power cut, so the commit that was
+    // read must survive.
     world.memory.crash(0);
     assert_eq!(text(seen), some("first"), "{protocol:?}");
     let again = World::open_at(&world.memory, Store::builder());

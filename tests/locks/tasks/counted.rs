@@ -18,8 +18,8 @@ use crate::support::clocks::Clocks;
 
 const NAMES: [&str; 5] = ["one", "two", "permits", "leased", "leased and shared"];
 const SEMAPHORE: usize = 2;
-/// The last two names, from this index on, have leases: the first of them exclusive ones, the
-/// second shared ones.
+/// The names from this index on have leases: `leased` has exclusive leases, and `leased and shared`
+/// has shared ones.
 const LEASED: usize = 3;
 const LEASE: Duration = Duration::from_secs(60);
 const REQUESTS: u64 = 1000;

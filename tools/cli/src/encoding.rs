@@ -203,9 +203,9 @@ enum EncodedBytes {
 
 /// Writes a value, or the fact that there is none, as fields of a JSON object.
 ///
-/// In the encoding JSON there are three fields. `value` has a value that is JSON, in one line.
-/// `text` has the exact value if it is UTF-8 but not JSON, or JSON that differs from that line.
-/// `hex` has a value that is not UTF-8. If there is no value, all three are missing. In other
+/// In the encoding JSON the fields depend on the value. JSON is in `value`, in one line; if the
+/// exact value differs from that line, it is in `text` as well. Other UTF-8 is in `text` only, and
+/// all other bytes are in `hex` only. If there is no value, all three fields are missing. In other
 /// encodings there is only `value`, which is null if there is no value.
 pub fn write_value_fields(encoding: Encoding, value: Option<&[u8]>, out: &mut Vec<u8>) {
     match (encoding, value) {
@@ -278,9 +278,9 @@ fn is_json(text: &str) -> bool {
     check_json(text).is_ok()
 }
 
-/// Checks that the text is JSON, and rejects half of a surrogate pair, which `IgnoredAny` accepts
-/// but other programs do not. Only decoding the strings finds it. That takes longer, so they are
-/// decoded only if the text may contain a surrogate.
+/// Checks that the text is JSON. Rejects half of a surrogate pair, which `IgnoredAny` accepts but
+/// other programs do not. Half a pair is found only by decoding the strings. Decoding takes longer,
+/// so it is done only if the text may contain a surrogate.
 fn check_json(text: &str) -> serde_json::Result<()> {
     serde_json::from_str::<serde::de::IgnoredAny>(text)?;
     if text.contains("\\ud") || text.contains("\\uD") {

@@ -75,8 +75,8 @@ pub fn run(args: &Args) -> Result<()> {
             print(args, &delta, &now)?;
         } else if now.pid == before.pid && now.uptime == before.uptime {
             if last_new.elapsed() > now.publish_interval.unwrap_or_default() + STALE_AFTER {
-                // If the store can be opened, the process has ended. It was killed: a process that
-                // closes its store removes its status.
+                // If the store can be opened, the process has ended and has not closed the store: a
+                // process that closes its store removes its status.
                 let was_killed = matches!(store.open_or_status(), Ok(StoreOrStatus::Store(_)));
                 let message = if was_killed {
                     "has ended without closing the store"

@@ -122,8 +122,8 @@ pub fn issue_json(issue: &IntegrityIssue) -> Value {
     })
 }
 
-/// Opens the store. That a damaged store cannot be opened is a result of the check, too, so
-/// `--json` prints a document for it.
+/// Opens the store. If the store is so damaged that it cannot be opened, this is a result of the
+/// check as well, so `--json` prints a document for it.
 fn open_for_verify(args: &Args) -> Result<Store> {
     args.store.open_read_only_quiet().inspect_err(|err| {
         let is_damaged = Code::of(err) == Code::Corrupt;

@@ -40,7 +40,8 @@ impl Phases {
     }
 
     /// Starts all clients when they are ready. Returns the start of the measurement. Without
-    /// `operations` it also waits for the end of the measurement, and returns the elapsed time.
+    /// `operations` the call also waits for the end of the measurement, and returns the elapsed
+    /// time.
     pub fn run(&self, warm: Duration, measured: Duration) -> (Stopwatch, Option<Elapsed>) {
         self.start.wait();
         if self.operations.is_some() {

@@ -71,8 +71,8 @@ fn measure_on<P: Peer>(spec: &Spec, config: &StoreConfig, work: &impl Work) -> R
     Ok(metrics(&total, elapsed, written, peak_bytes))
 }
 
-/// Prepares the rows. For read-only workloads its commits are buffered, which is faster: durability
-/// does not matter to these workloads.
+/// Prepares the rows. For read-only workloads the commits of the preparation are buffered, which is
+/// faster: the result of such a workload does not depend on their durability.
 fn prepare<P: Peer>(spec: &Spec, config: &StoreConfig, work: &impl Work) -> Result<()> {
     let durable = config.durable && !spec.setting.work.is_read_only();
     let config = StoreConfig { dir: config.dir.clone(), durable, ..*config };

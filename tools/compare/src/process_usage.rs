@@ -44,11 +44,12 @@ pub fn cpu_time() -> Duration {
 /// The bytes written so far, by source. Only differences are meaningful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BytesWritten {
-    /// Sent to the block device, including the writes of other processes: the machine should be
-    /// idle.
+    /// Bytes sent to the block device, including the writes of other processes: the machine should
+    /// be idle.
     ToDisk(u64),
-    /// Dirtied by this process, in whole folios. With large folios, as on ext4 since Linux 6.16,
-    /// the count is many times what reaches the disk when small records are appended and synced.
+    /// Bytes dirtied by this process, in whole folios. With large folios, as on ext4 since Linux
+    /// 6.16, the count is many times what reaches the disk when small records are appended and
+    /// synced.
     Dirtied(u64),
 }
 

@@ -1,8 +1,8 @@
 //! `recovery`: how long percolite takes to open after a kill, with the longest write-ahead log.
 //!
-//! A process writes buffered transfers as fast as it can, and is killed when its log is about as
-//! long as it has ever been. At that moment the immutable and the active memtable are nearly full,
-//! and neither is in the tables, so recovery replays both.
+//! A process writes buffered transfers as fast as it can, and is killed when the log is about as
+//! long as at any time before. At that moment the immutable and the active memtable are nearly
+//! full, and neither is in the tables, so recovery replays both.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

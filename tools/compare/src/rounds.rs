@@ -61,8 +61,8 @@ impl ResultsFile {
         let (mut text, mut number, mut whole) = (String::new(), 0, 0);
         while reader.read_line(&mut text).with_context(context)? > 0 {
             number += 1;
-            // A line without a line end is incomplete, because the run ended while it was written;
-            // it is removed.
+            // If the last line has no line end, the run ended while the line was being written, so
+            // the line is removed.
             if text.ends_with('\n') {
                 let line = serde_json::from_str(&text);
                 outcomes.add(line.with_context(|| format!("line {number} of {} is not a result", path.display()))?);

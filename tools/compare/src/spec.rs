@@ -2,7 +2,7 @@
 //!
 //! The specification of a measurement is JSON on the command line of the measuring process, and the
 //! outcome is JSON on the standard output of that process. Each line of the file of results has
-//! both; `--resume` reads from them what has been measured.
+//! both; `--resume` reads from the file what has been measured.
 
 use serde::{Deserialize, Serialize};
 

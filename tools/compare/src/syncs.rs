@@ -4,9 +4,9 @@
 //! additional commits.
 //!
 //! With one client no sync can be shared, so a store with durable commits makes at least one per
-//! commit. With several clients, one sync can cover at most one commit of each, since a client
-//! waits until its commit is durable. Fewer syncs than this minimum therefore mean that commits are
-//! not durable. More syncs prove nothing, since not every store shares syncs that well.
+//! commit. With several clients, a sync can cover at most one commit of each client, since a client
+//! waits until its commit is durable. Fewer syncs than this therefore mean that commits are not
+//! durable. More syncs prove nothing, since not every store shares syncs that well.
 //!
 //! Writes to a file opened with `O_DSYNC`, such as those of LMDB's meta page, sync without a
 //! separate system call, so strace does not count these syncs.

@@ -1,8 +1,8 @@
 //! Checkpoints that are made while clients run.
 //!
-//! A checkpoint is a store once it has its marker file. One that was interrupted before that must
-//! be refused. A checkpoint that opens must have everything that was acknowledged before its start,
-//! and is verified like a killed store.
+//! A checkpoint is a store once it has its marker file. A checkpoint that was interrupted before it
+//! had this file must be refused. One that opens must have everything that was acknowledged before
+//! its start, and is verified like a killed store.
 
 use std::path::{Path, PathBuf};
 
@@ -44,8 +44,8 @@ pub fn is_store(store_dir: &Path, checkpoint: &Checkpoint) -> Result<bool, Viola
     if checkpoint.done || store_dir.join("PERCOLITE").exists() {
         return Ok(true);
     }
-    // An interrupted checkpoint may leave an empty directory. It is not opened here, because
-    // opening an empty directory rightly creates a store in it.
+    // An interrupted checkpoint may leave an empty directory. Such a directory is not opened here,
+    // because opening it rightly creates a store.
     if store_dir.read_dir().is_ok_and(|mut entries| entries.next().is_none()) {
         return Ok(false);
     }

@@ -6,8 +6,8 @@
 //! transaction writes. So the log gets the timestamp of a commit even if its client got no answer.
 //!
 //! A crash that loses unsynced data may take back what some clients saw: reads of a transaction
-//! without an answer, and buffered commits. [`ClientLog::allow_loss`] withdraws exactly these
-//! expectations.
+//! without an answer, and buffered commits. [`ClientLog::allow_loss`] makes the checker expect
+//! everything but these.
 
 use std::collections::BTreeMap;
 
@@ -117,8 +117,8 @@ impl ClientLog {
         self.entries.values()
     }
 
-    /// Withdraws the expectations that do not survive a crash of `incarnation` in which everything
-    /// above `durable_ts` may be lost.
+    /// Withdraws the commits and reads above `durable_ts` that a crash of `incarnation` may lose,
+    /// because they were not acknowledged as durable.
     pub fn allow_loss(&mut self, incarnation: u32, durable_ts: Timestamp) {
         let durable_ts = durable_ts.to_u64();
         for entry in self.entries.values_mut().filter(|entry| entry.incarnation == incarnation) {

@@ -28,8 +28,8 @@ pub struct LayerResult {
     pub unacknowledged_commits: u64,
     /// Visits by environment and crash point.
     pub visits: Counts,
-    /// Hits by kind and crash point: how often a process was killed at the point, or a call failed
-    /// at the fault site.
+    /// Hits, by environment and crash point or by error and fault site: how often a process was
+    /// killed at the point, or a call failed at the site.
     #[serde(default)]
     pub hits: Counts,
     /// How much of the case list was run, if the layer has one.

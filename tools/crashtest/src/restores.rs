@@ -85,8 +85,8 @@ impl Restores {
 }
 
 /// Restores the full dump of this number, with this many rows a keyspace, and its increment. The
-/// dumps are of another store, made by `builder`. That store passes crash points, too, so `builder`
-/// must use the commit protocol of `store`.
+/// dumps are of another store, made by `builder`. The commits of that store visit crash points,
+/// too, so `builder` must use the commit protocol of `store`.
 ///
 /// # Errors
 /// Errors of the restore.

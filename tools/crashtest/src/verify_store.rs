@@ -292,8 +292,8 @@ fn open_and_digest(target: &StoreUnderTest<'_>) -> Result<u64, Error> {
 }
 
 /// Opens a store that this process has just closed. A process that another case has forked may hold
-/// the open files, and so the store's lock, until it calls `exec`. Only here a held lock is
-/// tolerated for a while: before the first opening the earlier owner has ended.
+/// the open files, and so the store's lock, until it calls `exec`, so a held lock is tolerated for
+/// a while. The first opening tolerates none: before it the store was not open in this process.
 fn reopen(store_dir: &Path) -> Result<Arc<DirectoryEngine>, EngineError> {
     let started = Instant::now();
     loop {

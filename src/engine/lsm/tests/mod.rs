@@ -100,9 +100,9 @@ fn incarnations_killed_before_a_flush_do_not_grow_the_log() {
     }
 }
 
-/// Two batches that set two cells to the same number; only the second is above the flushed
-/// sequence. A flush of the second batch was interrupted, and the tables durably have only one of
-/// its two cells.
+/// Two batches, each of which sets the same two cells to its number. The first batch is flushed.
+/// The flush of the second batch was interrupted, and the tables durably have only one of its two
+/// cells. Also returns the offset of the second batch's frame.
 fn with_a_part_in_the_tables() -> (Model, usize) {
     let mut model = Model::new(6);
     let storage = model.open().unwrap();

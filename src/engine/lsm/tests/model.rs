@@ -176,7 +176,7 @@ impl Model {
         } else {
             self.disk.crash(seed);
         }
-        // A kill, too, may lose what the tables have not synced, which is only in the memory of the
+        // A kill, too, may lose unsynced writes to the tables, which are only in the memory of the
         // process.
         self.tables.crash(self.choices.next());
         if self.one_in(3) {

@@ -229,8 +229,8 @@ impl<R: Read> DumpReader<R> {
         // smaller.
         let length = usize::try_from(length).ok().filter(|length| *length <= MAX_RECORD_BYTES);
         let Some(length) = length else { return Err(self.corrupt("is damaged: a block is too long")) };
-        // The length may be damaged, so the buffer is not allocated from it: it grows with the
-        // bytes that are read.
+        // The length may be damaged, so the buffer is not allocated with that size, but grows with
+        // the bytes that are read.
         self.content.clear();
         self.from.by_ref().take(length as u64).read_to_end(&mut self.content).map_err(read_error)?;
         if self.content.len() < length {
@@ -346,8 +346,8 @@ mod tests {
         blocks.iter().for_each(|block| writer.write(block).unwrap());
         let (line, blocks) = dump.split_at(dump.iter().position(|byte| *byte == b'\n').unwrap() + 1);
         assert_eq!(line, format!("percolite dump, format 1, build {}\n", format_line::BUILD_TAG).as_bytes());
-        // The length and the checksum of the block; then its encoding (plain), the record format,
-        // the variant, and the fields.
+        // Each line has the length and the checksum of a block; then its encoding (plain), the
+        // record format, the variant, and the fields.
         let golden = [
             "00000010e5349b440001000107fd03000000000065060102",
             "0000000e083d262c00010000fd030000000000650600",

@@ -77,8 +77,8 @@ impl From<DumpHeader> for DumpBase {
 pub struct DumpHeader {
     /// The store's id: a random number that a store gets when it is created. Checkpoints of the
     /// store and copies of its directory have the same id. `None` in dumps of stores on a shared
-    /// engine, and of a store whose first opening was interrupted before it had an id, if it has
-    /// only been opened read-only since.
+    /// engine. Also `None` if the first opening of the store was interrupted before the store had
+    /// an id, and the store has only been opened read-only since.
     pub store_id: Option<u64>,
     /// The dump has all commits at or below this timestamp.
     pub read_ts: Timestamp,
@@ -101,7 +101,7 @@ pub struct DumpStats {
     /// The size of keys and values before compression, in bytes.
     pub bytes: u64,
     /// The number of rows that an incremental dump deletes. This includes rows that were inserted
-    /// and deleted after its start.
+    /// and deleted after the start of the dump.
     pub deleted_rows: u64,
 }
 
@@ -110,7 +110,7 @@ pub struct DumpStats {
 #[non_exhaustive]
 pub enum OnExisting {
     /// A full restore fails if the store has any keyspace. The restore of an incremental dump fails
-    /// if a keyspace that does not come from its base has a name that the dump uses.
+    /// if a name in the dump belongs to a keyspace that was not restored from the earlier dumps.
     #[default]
     Fail,
     /// Existing keyspaces with a name in the dump are dropped, in the transaction that makes the

@@ -35,8 +35,8 @@ impl Store {
     /// An [incremental dump](crate::Snapshot::dump_with) can only be restored into a store whose
     /// last restored dump ended where the incremental one starts ([`Store::restored_ts`]). The
     /// store then has the source's keyspaces and rows as of the end of the dump, except for rows
-    /// that were written in this store between the two restores: they are replaced if the dump
-    /// changes them, and stay otherwise.
+    /// that were written in this store between the two restores: such a row is replaced if the dump
+    /// changes it, and stays otherwise.
     ///
     /// An incremental dump is restored by one large transaction
     /// ([`Builder::large_transaction_bytes`](crate::Builder::large_transaction_bytes)), which locks
@@ -80,8 +80,8 @@ impl Store {
             let so_far = &job.restored;
             check_progress(progress(so_far), || format!("stopped after {} rows; nothing was restored", so_far.rows))?;
         }
-        // Only after the whole dump is read and checked, because this cannot be undone: timestamps
-        // never decrease.
+        // Called only after the whole dump is read and checked, because the advance cannot be
+        // undone: timestamps never decrease.
         self.inner.coordinator.advance_past(header.read_ts)?;
         job.finish()
     }

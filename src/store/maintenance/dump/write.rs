@@ -27,8 +27,8 @@ impl Snapshot {
     /// [cancel](IntoControlFlow) the dump.
     ///
     /// Memory use is that of one block, about three times the largest value. If the store is
-    /// written to and the dump takes longer than
-    /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age), it fails with
+    /// written to, a dump that takes longer than
+    /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) fails with
     /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). A dump of a store opened
     /// [read-only](crate::Builder::read_only) never fails for this reason.
     ///
@@ -64,10 +64,10 @@ impl Snapshot {
     /// [`Snapshot::dump`] with options: uncompressed, or an *incremental dump*, which has only what
     /// was committed after its start.
     ///
-    /// A full dump and a chain of incremental dumps, each starting where the one before it ends,
-    /// are equivalent to a full dump at the end of the last one. One pass over the newest versions
-    /// of all rows finds the changed and deleted ones, with memory for one block. Keyspaces that
-    /// were created or truncated since the start are dumped whole. The store's
+    /// A full dump and a chain of incremental dumps, each starting where the dump before it ends,
+    /// are equivalent to a full dump taken at the end of the chain. One pass over the newest
+    /// versions of all rows finds the changed and deleted rows, with memory for one block.
+    /// Keyspaces that were created or truncated since the start are dumped whole. The store's
     /// [history](crate::Builder::history_retention) must go back to the start, because history
     /// keeps the tombstones of deleted rows.
     ///

@@ -242,8 +242,8 @@ impl<'a> Verifier<'a> {
         self.check_keyspace_of(Column::Data, &row);
         let owns =
             |txn_start, value: Option<&StoredValue>| txn_start == start_ts && value == Some(&StoredValue::OutOfLine);
-        // An undecodable version or lock may refer to the value, so the value is not reported. The
-        // check of its own column reports the version or lock.
+        // An undecodable version or lock may refer to the value, so the value is not reported. Such
+        // a version or lock is reported by the check of its own column.
         let by_version =
             self.view.write(&row).map(|version| version.is_some_and(|w| owns(w.txn.start_ts, w.value.as_ref())));
         let by_lock = self.view.lock(&row).map(|lock| {
@@ -366,7 +366,7 @@ fn single_key(key: &[u8]) -> RowRange {
     RowRange { start: Bound::Included(key.to_vec()), end: Bound::Included(key.to_vec()) }
 }
 
-/// The text of a read error. Only the cause of an *undetermined* error is shown, because a read has
+/// The text of a read error. Of an *undetermined* error only the cause is shown, because a read has
 /// no undetermined effect.
 fn error_text(why: EngineError) -> String {
     match why {

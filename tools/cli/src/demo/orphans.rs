@@ -122,8 +122,8 @@ pub fn resolve_by_reading(
     Ok(())
 }
 
-/// Checks that the transactions of these locks have the status that the locks showed before they
-/// were resolved. Only a pending transaction has changed: it must be rolled back now.
+/// Checks the transactions of these locks after the locks were resolved: one that was pending must
+/// be rolled back, and any other must have the status that its locks showed.
 pub fn recheck_status(store: &Store, locks: &[RowLock], checks: &mut Checks) -> Result<()> {
     let mut as_expected = true;
     for lock in locks {

@@ -390,8 +390,8 @@ fn columns(
         if record.is_empty() || total.get() != Some(position.byte()) {
             return Ok(());
         }
-        // The last column contains everything after the unclosed quote, so its line ends count the
-        // lines after the one with the quote.
+        // The last column contains everything after the unclosed quote. So the line of the quote is
+        // as many lines back as this column has line ends.
         let column = record.iter().next_back().unwrap_or_default();
         let lines = column.split(|byte| *byte == b'\n').skip(1).count() as u64;
         Err(anyhow::anyhow!("the quote that opens in line {} is never closed", position.line().saturating_sub(lines)))

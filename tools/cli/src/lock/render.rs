@@ -120,8 +120,8 @@ fn blocked_by(entry: &LockEntry, entries: &[LockEntry]) -> String {
     }
 }
 
-/// A forest of holders and waiters. Each waiter appears once, below the first request or grant that
-/// blocks it and is listed. If none of these is listed, the waiter is a root.
+/// A forest of holders and waiters. Each waiter appears once, below the first listed request or
+/// grant that blocks it. A waiter that no listed one blocks is a root.
 struct Tree<'a> {
     roots: Vec<&'a LockEntry>,
     waiters: HashMap<u64, Vec<&'a LockEntry>>,

@@ -137,8 +137,8 @@ fn release(lease: &Lease<'_>, expires_at: Instant, ended_at: Option<Instant>, si
                  another process may have held it while the command ran"
             );
         }
-        // The command ended before the lock expired, so the lock was held as long as the command
-        // ran: no warning.
+        // The command did not run, or ended before the lock expired. So the lock was held for as
+        // long as the command ran, and there is no warning.
         Ok(Released::NotHeld(_) | Released::Busy) if left.is_zero() && ended_at.is_none_or(|at| at < expires_at) => {}
         Ok(Released::NotHeld(_) | Released::Busy) if left.is_zero() => {
             eprintln!(

@@ -43,8 +43,9 @@ impl NotListed {
     }
 }
 
-/// What is missing in the lists of a status. A list below its limit is complete, even if the total
-/// is greater: the total may count expired leases, and conversions twice.
+/// How many entries the lists of a status leave out. A list that is shorter than the limit is
+/// complete, and the total may still be greater than its length: the total may count expired
+/// leases, and conversions twice.
 pub fn not_listed(status: &StoreStatus) -> NotListed {
     let more = |total: u64, listed: &[LockEntry]| {
         if listed.len() < STATUS_LIST_MAX { 0 } else { total.saturating_sub(listed.len() as u64) }

@@ -106,8 +106,8 @@ fn rate(clients: u64, time: Duration, operation: impl Fn(u64) -> Result<()> + Sy
     Ok(operations.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64())
 }
 
-/// The difference between opening with leases and without, scaled to [`LEASES`]. The first round
-/// creates both stores.
+/// The time that leases add to an opening, scaled to [`LEASES`] of them. The first round creates a
+/// store with leases and one without.
 #[allow(clippy::cast_precision_loss, reason = "approximate statistics")]
 fn open_with_leases(env: &BenchEnv) -> Result<f64> {
     let names = env.names / NAMES * NAMES;

@@ -14,8 +14,8 @@ use crate::peer::Session;
 
 const SNAPSHOT_AGE: Duration = Duration::from_secs(10);
 /// How often the client checks whether the run has ended, because a snapshot must not outlast the
-/// run. Before a snapshot is closed, the client reads all its rows, to check that their versions
-/// are still available.
+/// run. Before the client closes a snapshot, it reads all rows of the snapshot, to check that their
+/// versions are still available.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -29,15 +29,15 @@ pub enum Anomaly {
     /// Two readers see two independent writes in opposite orders, so one read does not match its
     /// snapshot.
     LongFork,
-    /// A read of a value that was overwritten before the snapshot, or one that misses an existing
-    /// row.
+    /// A read that shows a value which was overwritten before the snapshot, or no row although the
+    /// row exists.
     StaleRead,
     /// A read of a value that was committed after the snapshot.
     FutureRead,
     /// A scan that shows a row twice, or one outside of its range.
     MalformedScan,
-    /// A transaction read a row and overwrote it, although another one had written it after the
-    /// first one's snapshot (P4).
+    /// A transaction read and wrote a row, and between its snapshot and its commit another
+    /// transaction committed a write of the row (P4).
     LostUpdate,
     /// Two overlapping transactions wrote or locked the same row.
     WriteConflict,

@@ -37,8 +37,9 @@ pub struct Symptom {
 }
 
 impl Symptom {
-    /// Whether `other`, found in a part of the history, is the same symptom. If the anomaly is
-    /// wrong whatever was expected, the expected value is ignored: the part may lack its writer.
+    /// Whether `other`, found in a part of the history, is the same symptom. The expected values
+    /// are not compared if the anomaly is wrong whatever was expected, because the part may lack
+    /// the writer of the expected value.
     pub fn is_same(&self, other: &Self) -> bool {
         let expects = |symptom: &Self| (!symptom.anomaly.is_unconditional()).then(|| symptom.expected.clone());
         (self.anomaly, self.transaction, &self.key, &self.found)

@@ -1,9 +1,9 @@
 //! Infers commit timestamps for transactions of unknown outcome whose values a reader saw.
 //!
 //! The bounds of a timestamp come from one pass over all operations. The inferred transactions that
-//! write or lock a row do not overlap, so their commits are in the order of their snapshots. If
-//! another transaction reads or locks the row, it therefore bounds only one of them: the last whose
-//! snapshot is before its own. Each earlier one is bounded by its successor.
+//! write or lock a row do not overlap, so their commits are in the order of their snapshots. If any
+//! transaction `T` reads or locks the row, `T` therefore bounds only one of them: the last inferred
+//! one whose snapshot is before that of `T`. Each earlier one is bounded by its successor.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

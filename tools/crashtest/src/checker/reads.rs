@@ -91,8 +91,8 @@ impl Classifier<'_> {
                 None => Origin::Aborted(txn),
             }
         });
-        // All deletions look the same, so a missing row is never attributed to a deletion that did
-        // not commit.
+        // All deletions look the same. So a missing row is attributed only to a committed state,
+        // not to a deletion that was aborted or that its own transaction overwrote.
         let explains =
             |origin: &Origin| read.found != Value::NONE || matches!(origin, Origin::Before(..) | Origin::After(..));
         written.chain(initial).filter(explains).min().unwrap_or(Origin::Unwritten)

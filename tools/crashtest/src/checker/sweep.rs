@@ -3,10 +3,10 @@
 //! After Chronos: snapshots (`read_ts`) and commits (`commit_ts`) are events, sorted by timestamp.
 //! At a tie the commit comes first, since a snapshot shows what is committed at or below its
 //! timestamp. The *frontier* holds the last committed value of each row. At a snapshot all reads of
-//! the transaction are compared with the frontier and its own writes. At a commit the transaction's
-//! writes enter the frontier; if another transaction has written or locked one of the rows since
-//! the snapshot, the two conflict. Comparing with the last locker of a row is enough: if no locker
-//! overlaps with the next, none overlaps with a later one.
+//! the transaction are compared with the frontier and the transaction's own writes. At a commit the
+//! transaction's writes enter the frontier; if another transaction has written or locked one of its
+//! rows since its snapshot, the two conflict. Comparing with the last locker of a row is enough: a
+//! locker that does not overlap with the next one overlaps with no later one.
 //!
 //! The pass only collects mismatches. [`super::reads`] and [`super::timestamp_order`] classify
 //! them.

@@ -5,9 +5,9 @@
 //! one of them wrote is *evidence* of its commit: the transaction gets a commit timestamp, and the
 //! sweep repeats, until no transaction of unknown outcome explains a remaining mismatch.
 //!
-//! The commit timestamp needs no search. Its upper bound is the first snapshot that shows the
-//! value, or the snapshot of the next transaction that locks one of the rows, if that is lower:
-//! otherwise the two transactions would conflict. Its lower bounds are the transaction's own
+//! The commit timestamp needs no search. The upper bound is the lower of two snapshots: the first
+//! that shows one of the transaction's values, and that of the next transaction that locks one of
+//! its rows, since the two would otherwise conflict. The lower bounds are the transaction's own
 //! snapshot and start, and each snapshot below the upper bound that shows one of the transaction's
 //! rows without its value. Any unused timestamp between these bounds will do. Each transaction, in
 //! the order of upper bounds, takes the lowest unused one. In this order all get a timestamp if
@@ -41,8 +41,9 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// The numbers of errors of this hypothesis, the worse kind first: a further commit may explain
-    /// a mismatch, but cannot undo a conflict.
+    /// The numbers of errors of this hypothesis: first of conflicts and of timestamps that do not
+    /// fit their bounds, then of mismatches. The first number decides, because a further commit may
+    /// explain a mismatch but cannot undo a conflict.
     fn error_counts(&self) -> (usize, usize) {
         let squeezed = self.inferred.values().filter(|inferred| !inferred.feasible).count();
         (self.sweep.conflicts.len() + squeezed, self.sweep.mismatches.len())

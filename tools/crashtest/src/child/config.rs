@@ -20,8 +20,8 @@ pub enum DurabilityMode {
     Sync,
     /// When commits are visible.
     Buffered,
-    /// For every other client when they are visible, for the rest when they are durable. The store
-    /// shows snapshots of durable data only.
+    /// For every other client, when the commits are visible; for the rest, when they are durable.
+    /// Snapshots of the store show durable data only.
     Mixed,
 }
 

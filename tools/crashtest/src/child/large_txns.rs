@@ -30,8 +30,8 @@ pub fn count_large_commits(outcome: &mut LayerResult, config: &ChildConfig, larg
     outcome.count(LARGE_COMMITS, large_commits);
 }
 
-/// A violation if there were enough runs with large transactions, and no large commit in any of
-/// them.
+/// Returns a violation if there were enough runs with large transactions, and no large commit in
+/// any of them.
 pub fn check_large_commits(outcome: &LayerResult) -> Option<Violation> {
     let sum = |name: &str| outcome.metrics.get(name).into_iter().flatten().sum::<f64>();
     let missing = sum(RUNS_WITH_LARGE) >= RUNS_WITH_LARGE_MIN && sum(LARGE_COMMITS) <= 0.0;

@@ -2,8 +2,8 @@
 //!
 //! Clients run until their work is done or until the store fails. After a failure the child makes a
 //! few more calls, all of which the store must refuse. When the clients have ended, the child
-//! closes the store, or keeps it open until the parent kills the process. A child that closes the
-//! store may kill itself before that, at a configured crash point
+//! either closes the store, or keeps it open until the parent kills the process. A child that is to
+//! close the store may kill itself at a configured crash point
 //! ([`KillAt`](crate::self_kill::KillAt)).
 
 mod clients;
@@ -117,8 +117,8 @@ fn open_store(config: &ChildConfig, recorder: &PipeRecorder) -> Result<OpenStore
     Ok(OpenStore { store, engine, rows, second, runtime, lock_rows: locked, shared_locks: SharedLocks::default() })
 }
 
-/// Requests a last durable commit, which must fail after a fault: a fault in the background has no
-/// caller to which it could return the error. Returns whether the store failed.
+/// Requests a last durable commit, which must fail if a fault has stopped the store: after a fault
+/// in the background, only a later call returns an error. Returns whether the commit failed.
 fn final_durable_commit(config: &ChildConfig, opened: &OpenStore, recorder: &PipeRecorder) -> bool {
     let Some(strace_log) = &config.strace_log else { return false };
     let length = std::fs::read(strace_log).unwrap_or_default().len();

@@ -1,5 +1,5 @@
-//! The kinds of transactions: one attempt, rolled back, read-only, retried by the store, and one
-//! that locks every row.
+//! The kinds of transactions: a single attempt, one that is rolled back, one that only reads, one
+//! that the store retries, and one that locks every row.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Private disks: a file system in a file, whose power can be cut, and a small one in memory, which
-//! can be filled.
+//! Private disks of two kinds: a file system with a journal, for power cuts, and a small file
+//! system in memory, which can be filled.
 //!
 //! Each disk is mounted by a shell, the *mounter*, in a mount namespace of its own. Of other
 //! processes only those that [`Disk::command`] starts see the disk; the harness reaches it through

@@ -2,8 +2,8 @@
 //!
 //! Operations are short arrays (`["r","key","value"]`), since a history mostly consists of them.
 //! Their parser is written manually, because no derive handles arrays whose form depends on the
-//! first element. Everything else is derived. Parsed strings borrow from the line unless they
-//! contain an escape, which saves ten allocations a transaction.
+//! first element. Everything else is derived. Parsed strings that contain no escape borrow from the
+//! line. This saves ten allocations a transaction.
 
 use std::borrow::Cow;
 use std::fmt;

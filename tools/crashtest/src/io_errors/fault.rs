@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::str::FromStr;
 
-/// How many files of a kind are watched: `strace` must get the name of each beforehand. Segments of
-/// the log are numbered from one, and so are the files of RocksDB.
+/// How many files of a kind are watched. `strace` must get their names beforehand: those with the
+/// numbers from 1 to this one, since segments of the log and files of RocksDB are numbered from 1.
 const FILES: u32 = 999;
 
 /// The largest number of a call that `strace` accepts.
@@ -129,7 +129,7 @@ impl Fault {
         if self.errno == Errno::Kill {
             let killed = log.contains("+++ killed by SIGKILL +++");
             // The call at which the process was killed has no result. Concurrent calls may lack a
-            // result, too, so any one of this kind counts.
+            // result, too, so any unanswered call of this kind counts.
             killed && log.lines().any(|call| is_unanswered(call, log) && is_it(call))
         } else {
             log.lines().any(|call| call.contains("(INJECTED)") && is_it(call))

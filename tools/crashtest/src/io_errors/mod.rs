@@ -309,8 +309,8 @@ fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::R
     let patience = [2_000, 30_000, 300_000][rng.below(3)];
     std::thread::sleep(Duration::from_micros(rng.below(patience) as u64));
     let (received, status) = child.end();
-    // A fault logged after this length need not fail any call: the last commit may already have
-    // been complete.
+    // Only a fault that was logged before the last commit must make a call fail: a later fault may
+    // come when the last commit is already complete.
     let early = fault_log().get(..received.fault_log_length).map(str::to_owned).unwrap_or_default();
     let before_last_commit = matches!(case.injection, Injection::Fault(fault) if fault.was_injected(&early));
     if interrupt::is_requested() {
@@ -411,8 +411,8 @@ fn verify_case(
     Ok(())
 }
 
-/// Checks that calls after the fault return only [`EXPECTED_ERRORS`]. If a system call failed, one
-/// of them must name the cause.
+/// Checks that the calls that failed, and all calls after the failure, return only
+/// [`EXPECTED_ERRORS`]. If a system call failed, at least one of the errors must name the cause.
 fn check_fail_stop(case: Case, received: &Received, before_last_commit: bool) -> Vec<Violation> {
     const INVARIANT: &str = "fail-stop";
     let mut violations = Vec::new();

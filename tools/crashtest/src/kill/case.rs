@@ -1,5 +1,5 @@
-//! Cases: the crash point, its visit, the commit protocol and the durability; and the list of all
-//! cases.
+//! A case: the choice of a crash point, of its visit, of the commit protocol and of the durability.
+//! This file also has the list of all cases.
 //!
 //! The name of a case contains all these choices, as in `kill:group.written/2/two-phase/sync/17`,
 //! and is all that `replay` needs. The number at the end is the seed of all other choices. Threads

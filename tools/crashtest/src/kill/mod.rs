@@ -113,8 +113,8 @@ pub fn run_case(config: &Config, name: &str) -> anyhow::Result<LayerResult> {
     run_cases(config, LayerArgs::default().clock(), 1, |_| case)
 }
 
-/// Runs the layer: a quick run has one pass, another one all cases. With a time limit it has as
-/// many as there is time for. It begins after the cases to skip.
+/// Runs the layer, beginning after the cases to skip. A quick run has one pass, any other run has
+/// all cases. With a time limit a run has as many cases as there is time for.
 ///
 /// # Errors
 /// Errors of the harness, not of the store.

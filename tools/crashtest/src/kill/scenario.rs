@@ -28,8 +28,8 @@ const MAINTENANCE_EVERY: usize = 4;
 pub struct Incarnation {
     /// The configuration of its process.
     pub config: ChildConfig,
-    /// Whether the process is killed at the last visit of its point, which a run without a kill
-    /// finds.
+    /// Whether the process is killed at the last visit of its point. A run without a kill shows
+    /// which visit is the last.
     pub find_last_visit: bool,
     /// The case counts only if at least this many commits were acknowledged in all incarnations up
     /// to this one.
@@ -229,8 +229,8 @@ impl<'a> Plan<'a> {
             mutant: mutant.map(str::to_owned),
             ..ChildConfig::default()
         };
-        // Lock clients need a clock of normal speed: after a faster clock, that of the next
-        // incarnation would be behind.
+        // Lock clients need a clock of normal speed: a faster clock would have passed the real
+        // time, at which the clock of the next incarnation begins.
         let lock_clients = if defaults.clock_speed == 1 { defaults.lock_clients } else { 0 };
         let defaults = ChildConfig { lock_clients, ..defaults };
         Self { case, defaults, rng, incarnations: Vec::new() }
@@ -254,8 +254,9 @@ impl<'a> Plan<'a> {
         let find_last_visit = self.case.visit == Visit::Last;
         let min_acks = if find_last_visit { config.after_acks.min(1) } else { config.after_acks };
         if find_last_visit {
-            // The run without a kill must end by itself, so its transactions have a limit, and it
-            // must count all visits, so none is left out for missing acknowledgements.
+            // The run without a kill must end by itself, so its transactions have a limit. It must
+            // count all visits, so none is left out because too few commits were acknowledged
+            // before.
             (config.after_acks, config.transactions) = (0, self.defaults.transactions);
         } else if self.case.visit == Visit::Second {
             config.kill_at = vec![kill_at(self.case.point, 2)];
@@ -348,9 +349,9 @@ impl<'a> Plan<'a> {
         self.push(config, false, after, false);
     }
 
-    /// Adds an incarnation that is killed during recovery. If the table says that recovery must
-    /// reach the chosen point, the process is killed there, in every attempt; otherwise at the
-    /// first of several points.
+    /// Adds an incarnation that is killed during recovery, at a point that is the same in every
+    /// attempt of the case. If the table does not say that recovery must reach this point, the
+    /// process may also be killed at `sweep.done` or at `close.synced`, whichever comes first.
     fn kill_in_recovery(&mut self) -> anyhow::Result<()> {
         use CrashPoint as P;
         const EARLY: [CrashPoint; 13] = [

@@ -43,8 +43,8 @@ pub fn verify_checkpoints(
                 // end anywhere after them.
                 let newest = client_log.acknowledged_commits().into_values().max().unwrap_or_default();
                 client_log.allow_loss(incarnation, Timestamp::from_u64(newest));
-                // The checkpoint hands out again the timestamps that the store has handed out
-                // since, so transactions with these timestamps are removed.
+                // After the start of the checkpoint the store has handed out timestamps that the
+                // checkpoint hands out again. So transactions with these timestamps are removed.
                 match last_timestamp(&path) {
                     Ok(last) => client_log.truncate_above(last),
                     Err(why) => violations

@@ -7,8 +7,8 @@
 //! - token order: of two conflicting grants the later has the greater token;
 //! - fencing: a fenced commit lies between its token and the next conflicting token;
 //! - visibility: a fenced transaction sees every commit fenced by earlier conflicting tokens;
-//! - queue order: a request that must not wait overtakes no earlier one; request ids have the order
-//!   in which requests came, and tokens the order in which they were granted.
+//! - queue order: a request that must not wait overtakes no earlier conflicting request; the ids of
+//!   requests have the order in which requests came, and tokens the order of the grants.
 
 mod replay;
 
@@ -103,13 +103,13 @@ fn by_name<T>(all: &[T], name: impl Fn(&T) -> &String) -> BTreeMap<String, Vec<&
     found
 }
 
-/// Mutual exclusion: in the order of their starts, each interval is compared with those earlier
-/// intervals that end last, and the held permits are counted.
+/// Mutual exclusion. The intervals are checked in the order of their starts: each is compared with
+/// the conflicting earlier ones that end last, and the held permits are counted.
 fn check_exclusion(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut grants: Vec<&GrantInterval> = grants.iter().copied().filter(|grant| grant.from < grant.until).collect();
     grants.sort_by_key(|grant| grant.from);
-    // By class, the interval that ends last, and the one of another grant that ends last: two
-    // intervals of the same grant do not conflict.
+    // For each class, the interval that ends last, and the last to end among those of other grants.
+    // The second is needed because two intervals of the same grant do not conflict.
     let mut longest: [[Option<&GrantInterval>; 2]; CLASSES] = Default::default();
     let mut permits: BTreeSet<(LogicalTime, u64)> = BTreeSet::new();
     for grant in grants {

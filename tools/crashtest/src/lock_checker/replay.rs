@@ -53,8 +53,8 @@ struct Grant {
     id: Option<u64>,
     no_wait: bool,
     /// The starts of the grant's intervals: at the grant, after each failed conversion, and in each
-    /// later incarnation. Each start comes with the end attempts that had failed before it, and so
-    /// do not end the interval.
+    /// later incarnation. Each start comes with the end attempts that had failed before, because
+    /// these do not end the interval.
     start_times: Vec<(LogicalTime, Vec<u64>)>,
     end_attempts: Vec<(u64, LogicalTime)>,
     is_over: bool,

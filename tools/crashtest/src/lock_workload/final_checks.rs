@@ -27,9 +27,9 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest wait for a lease to expire.
 const EXPIRY_WAIT_MAX: Duration = Duration::from_millis(1500);
 
-/// Attaches the leases of earlier incarnations, except a random third of those that were not
-/// released. Held ones must exist, released and expired ones must not. `events` has everything up
-/// to this opening.
+/// Tries to attach the leases of earlier incarnations, except a random third of those that were not
+/// released. This must succeed for a lease that is still held, and fail for one that was released
+/// or has expired. `events` has everything up to this opening.
 ///
 /// # Errors
 /// Errors of the store.
@@ -118,9 +118,9 @@ pub fn resolve_unknown(open: &[LockCommit], engine: &dyn Engine, rows: &Keyspace
     open.iter().map(end).collect()
 }
 
-/// Checks that a request was woken only by a grant or by its end: there are at most as many
-/// wake-ups as waits that did not time out. No request may be waiting now. A missing wake-up is not
-/// found here, but as a wait that never ends.
+/// Checks that there are at most as many wake-ups as waits that did not time out: a request is
+/// woken only when its wait ends, and once. Must be called when no request is waiting. A missing
+/// wake-up is not found here, but as a wait that never ends.
 pub fn check_wakeups(store: &Store, counts: Counts) -> Option<Violation> {
     let stats = store.lock_stats();
     let waited = stats.exclusive.waits + stats.shared.waits + stats.semaphore.waits;

@@ -172,8 +172,9 @@ impl<'a> LockClient<'a> {
     fn renew(&self, held: &mut HeldLock<'_>) -> Result<(), Error> {
         let from = (self.events.now(), self.env.runtime.unix_millis());
         let time = Duration::from_millis(LEASE_MAX_MS);
-        // Recorded before the renewal, which may take effect even if its answer is lost. A renewal
-        // cannot end the lease earlier: the new term is not shorter than the old one.
+        // The event is recorded before the renewal, because the renewal may take effect even if its
+        // answer is lost. A renewal cannot end the lease earlier: the new term is not shorter than
+        // the old one.
         self.events.record(LockEvent::Resumed { name: held.name.clone(), token: held.token });
         match held.guard()?.renew(time) {
             Ok(()) => {

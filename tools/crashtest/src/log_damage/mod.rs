@@ -10,8 +10,8 @@
 //! commits when the loss is accepted. Without a proof it must open. A log that ends early, followed
 //! by zeros only, never proves a loss.
 //!
-//! A store that opens has every commit that was acknowledged before the log had grown beyond the
-//! part that is still readable, and of the later commits a prefix in commit order. Opening never
+//! A store that opens has every commit that was acknowledged while the log was no longer than the
+//! part that is still readable. Of the later commits it has a prefix in commit order. Opening never
 //! panics. A flipped bit in one of the two header copies loses nothing, because the other copy is
 //! intact. A flipped bit in a frame is detected if a later frame proves that the damaged one was
 //! durable.

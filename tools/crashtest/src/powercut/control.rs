@@ -22,9 +22,9 @@ pub struct Lost {
     pub entries: u64,
 }
 
-/// Writes two files. One is synced before it gets its tail, the other is never synced. Must be
-/// called right before the power cut: a sync of any file in between would also write new directory
-/// entries, so the cut could not lose them.
+/// Writes two files. The first is synced before it gets its tail, the second is never synced. Must
+/// be called right before the power cut: a sync of any file in between would also write the
+/// directory entry of the second file, so the cut could not lose the entry.
 pub fn write(disk: &Path) -> io::Result<()> {
     let mut synced = File::create_new(disk.join(SYNCED))?;
     synced.write_all(BODY)?;

@@ -45,8 +45,8 @@ pub fn run_log(args: &LayerArgs, seed: u64, outcome: &mut LayerResult) {
     let violations = match image(seed) {
         Ok(image) => {
             let violations = check_image(&image, outcome);
-            // Counted as a case only in a replay: in a run of the layer the cases are power cuts of
-            // disks.
+            // The damaged log counts as a case only in a replay: in a run of the layer the cases
+            // are power cuts of disks.
             outcome.cases += u64::from(args.case.is_some());
             if violations.is_empty() {
                 return;

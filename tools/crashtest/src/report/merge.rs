@@ -1,8 +1,7 @@
 //! Merges several runs: counts are added, failures are collected.
 //!
-//! Nothing that one run found is dropped because another did not find it: failures and gaps are
-//! kept, and a mutant is found if any run found it. Only "skipped" is dropped, if another run ran
-//! the layer.
+//! What any run found is kept: failures and gaps are collected, and a mutant is found if any run
+//! found it. A layer counts as skipped only if no run has run it.
 
 use indexmap::IndexMap;
 

@@ -17,7 +17,7 @@ use crate::points::Environment;
 use crate::violation::Violation;
 
 /// One seed in this many runs twice, and both runs must have the same digest. The number is odd, so
-/// that it has even multiples, which are seeds of embedded histories, and odd ones, of shared ones.
+/// that its even multiples are seeds of embedded histories, and its odd ones of shared histories.
 const RERUN_EVERY: u64 = 49;
 /// One history in this many may have too few transactions or no crash. Such a history is checked
 /// but not counted. If there are more of them, the run fails, because the plan is wrong.

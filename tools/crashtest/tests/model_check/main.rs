@@ -243,8 +243,8 @@ fn shared_readers_push_one_owner_together() {
 fn shared_three_writers_with_lock_only_rows_and_deletions() {
     let model = Shared {
         scripts: vec![
-            // The first two scripts share row `A`, which the first only locks, and which may be
-            // absent or deleted.
+            // The first script only locks row `A`. Then the row may be absent, as at the start, or
+            // deleted by the second script.
             two_phase([(A, LOCK_ONLY), (B, long())]),
             two_phase([(A, DELETE)]),
             two_phase([(A, put()), (B, LOCK_ONLY)]),

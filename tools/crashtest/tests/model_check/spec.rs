@@ -195,8 +195,8 @@ impl TxnEnds {
         };
         let mut ends: Vec<End> = version.map(End::Committed).into_iter().chain(status).collect();
         if let (true, Some(lock)) = (ends.is_empty(), unlocked) {
-            // A committed lock-only row may leave no record. Any other lock that is removed without
-            // a record was rolled back.
+            // A lock-only lock of a committed transaction may be removed without a record. Any
+            // other lock that is removed without a record was rolled back.
             match self.0[case.number(change.start_ts)].end {
                 Some(end @ End::Committed(_)) if lock.lock_type == LockType::LockOnly => ends.push(end),
                 _ => ends.push(End::RolledBack),
@@ -231,8 +231,8 @@ impl TxnEnds {
         }
     }
 
-    /// Checks that every lock could be resolved if its owner ended now, and that its transaction
-    /// would get the same status as before.
+    /// Checks that every lock could be resolved if its owner ended now. The owner's transaction
+    /// must then have the end that is recorded here, or be rolled back if none is recorded.
     pub fn resolvable(
         &self,
         case: &Scenario<'_>,

@@ -85,8 +85,8 @@ impl EventRecorder for ProcessEvents {
 pub struct BeforeOpening(LogicalTime, u64);
 
 impl Embedded<'_> {
-    /// Returns the time right before the store of an incarnation is opened. Between two
-    /// incarnations with lock clients it first lets time pass and sets the wall clock.
+    /// If the history is of locks and the incarnation is not the first, lets time pass and sets the
+    /// wall clock. Then returns the time, right before the store is opened.
     pub(super) fn before_opening(&mut self, incarnation: u32) -> BeforeOpening {
         if self.plan.mode == Mode::Locks && incarnation > 0 {
             let pause = PAUSES_MS[self.rng.below(PAUSES_MS.len())];

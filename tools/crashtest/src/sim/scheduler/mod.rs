@@ -50,8 +50,8 @@ pub fn current() -> Option<(Arc<Scheduler>, ThreadId)> {
 pub enum Trigger {
     /// At the n-th yield from now.
     Step(u64),
-    /// A point, a visit and a number of yields: that many yields after this visit of the point.
-    /// Visits are counted from now; the first is 1.
+    /// Some yields after a visit of a crash point: the point, the number of the visit, and the
+    /// number of yields. Visits are counted from now; the first is 1.
     CrashPoint(CrashPoint, u64, u64),
 }
 

@@ -52,9 +52,9 @@ impl Embedded {
         }
     }
 
-    /// The row that a step assumes at first. The coordinator reads the row only for long values,
-    /// because it must know which value it replaces. For other values it assumes an empty row,
-    /// which the preconditions check.
+    /// The row that a step assumes at first. If values may be long, the coordinator reads the row,
+    /// because a replaced value may be out of line. Otherwise it assumes an empty row, which the
+    /// preconditions check.
     fn assumed_row(&self, state: &State, row: usize, start_ts: Timestamp) -> RowState {
         let is_long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
         let long_values = self.scripts.iter().any(|script| script.writes.iter().any(|(_, m)| is_long(m)));
