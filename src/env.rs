@@ -5,9 +5,9 @@
 //! nondeterminism.
 //!
 //! No mutex of the store is kept locked during a call of the engine or the environment that may
-//! block, except one: that of the leader of the commit pipeline, which no other thread locks
-//! meanwhile. So a scheduler that runs one thread at a time, and switches threads in such calls,
-//! cannot deadlock.
+//! block, with one exception: the mutex of the leader of the commit pipeline, which no other thread
+//! locks meanwhile. So a scheduler that runs one thread at a time, and switches threads in such
+//! calls, cannot deadlock.
 
 #![allow(clippy::disallowed_methods, reason = "what the environment is made of")]
 
@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// The number of yields in [`Env::spin_until`]. Measured: more yields gain nothing; without yields
-/// many clients make a third to three quarters of the commits.
+/// many clients make only a third to three quarters as many commits.
 const YIELDS: u32 = 3;
 
 /// The operating system as the store sees it, apart from its engine.

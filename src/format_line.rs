@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Until 0.1.0 is released the format's number stays 1 while the format changes. The build tag
-//! distinguishes the development formats: a program reads only its own.
+//! distinguishes the development formats: a program reads only the format of its own build.
 
 /// The format that this program reads and writes.
 pub const FORMAT: u32 = 1;

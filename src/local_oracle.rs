@@ -29,8 +29,8 @@ use crate::timestamp::Timestamp;
 /// after a kill timestamps lead the clock by the unused reservation. Frequent extensions are cheap,
 /// because each is part of a log sync.
 pub const RESERVATION_MS: u64 = 3_000;
-/// How far one extension of the reservation follows a clock that is ahead of the newest timestamp,
-/// in milliseconds.
+/// The maximum by which one extension of the reservation follows a clock that is ahead of the
+/// newest timestamp, in milliseconds.
 pub const CLOCK_JUMP_MAX_MS: u64 = 24 * 3_600_000;
 
 /// Whether the timestamp is within [`CLOCK_JUMP_MAX_MS`] of the greatest possible one, so that a

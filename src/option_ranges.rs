@@ -22,7 +22,7 @@ use std::time::Duration;
 /// The range of one option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionRange {
-    /// The option's name, mostly that of its method of [`Builder`](crate::Builder) or
+    /// The option's name, mostly the name of its method of [`Builder`](crate::Builder) or
     /// [`LockOptions`](crate::LockOptions).
     pub name: &'static str,
     /// The unit of the value.

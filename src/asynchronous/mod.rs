@@ -45,8 +45,8 @@ pub use scan::AsyncScan;
 /// ```
 ///
 /// # Threads
-/// A call takes one of the runtime's *blocking* threads while it reads or commits. The runtime has
-/// 512 of them by default, and starts them as needed.
+/// A call takes one of the runtime's *blocking* threads while it reads or commits. By default the
+/// runtime has up to 512 blocking threads, and starts them as needed.
 ///
 /// At most [`Builder::admission_limit`](crate::Builder::admission_limit) attempts of `transact` run
 /// at the same time (three times the cores by default). Further attempts wait, but for a second at

@@ -23,8 +23,8 @@ pub struct AsyncScan {
     state: State,
     page: IntoIter<Row>,
     backwards: bool,
-    /// Checked before each row, so that a closed store returns no more rows; `None` after the last
-    /// row. This handle does not keep the store open.
+    /// A handle that does not keep the store open; `None` after the last row. Checked before each
+    /// row, so that a closed store returns no more rows.
     store: Option<Store>,
 }
 

@@ -18,18 +18,12 @@
 //!
 //! # Why an acknowledgement is honest
 //!
-//! When a durable commit `c` returns, it and everything it has read survive a power cut:
-//!
-//! 1. The sync that covers `c` sampled a view `S` with `S.read_ts >= c`.
-//! 2. `S` was published after the write of every commit at or below `S.read_ts` had returned, and
-//!    it was sampled before `engine.sync` was called. So the frames of all these commits are in the
-//!    log when the sync begins, and on the disk when it returns.
-//! 3. The transaction has read at `read_ts < c`, so all commits that it has read are before `c` in
-//!    the same log.
-//! 4. The log is recovered as a prefix, so no commit survives without all earlier ones.
-//! 5. If a sync fails, the pipeline fails permanently before any waiter is woken. A later sync
-//!    that succeeds proves nothing, because the kernel may have dropped the failed pages
-//!    (PostgreSQL's "fsyncgate").
+//! `DESIGN.md`, section 5, proves that a durable commit, and everything it has read, survives a
+//! power cut once the commit returns. The proof needs three facts of this file. The view `S` is
+//! sampled before `engine.sync` is called. `S` becomes the durable view only after that call has
+//! succeeded. If the call fails, the pipeline fails permanently before any waiter is woken: a later
+//! sync that succeeds proves nothing, because the kernel may have dropped the failed pages
+//! (PostgreSQL's "fsyncgate").
 //!
 //! A transaction without writes waits until `durable_ts >= read_ts`, so that it returns nothing
 //! that a power cut could take back.

@@ -21,7 +21,7 @@
 //! Read-write transactions read at `visible_ts`, so they may read commits that are not durable yet.
 //! Such reads are safe: the log is one sequence, so a later commit cannot survive without the
 //! earlier commits that it has read, and no result that depends on them is acknowledged as durable
-//! before they are durable. [Group sync](group_sync) has the proof.
+//! before they are durable. `DESIGN.md`, section 5, has the proof.
 //!
 //! # Parts
 //!

@@ -104,8 +104,8 @@ impl Store {
     /// write-ahead log with an id of its own. The marker file is written last: a copy that was
     /// interrupted is not a store, and opening it returns an error. Accepted data losses
     /// ([`Store::data_losses`]) are not copied. The copy holds no [named lock](Store::lock):
-    /// opening it for writing removes the leases. Its fencing tokens may repeat those of this
-    /// store.
+    /// opening the copy for writing removes the leases in it. The fencing tokens of the copy may
+    /// repeat those of this store.
     ///
     /// # Errors
     /// - [`ErrorKind::Io`](crate::ErrorKind::Io): the directory exists or cannot be created, or the

@@ -160,8 +160,8 @@ impl Builder {
     /// The maximum number of attempts of [`Store::transact`](crate::store::Store::transact) that
     /// run at once while there are conflicts. The others wait for a permit, first come, first
     /// served, retries before first attempts. An attempt that has waited for one second runs
-    /// without a permit: the closure of a running attempt may be waiting for the attempt that has
-    /// none. After sixteen commits in a row without a conflict no permit is needed. At least 1;
+    /// without a permit, because the closure of a running attempt may in turn be waiting for this
+    /// attempt. After sixteen commits in a row without a conflict no permit is needed. At least 1;
     /// with [`usize::MAX`] no attempt ever waits. Default: three times the number of cores.
     pub fn admission_limit(mut self, attempts: usize) -> Self {
         self.options.admission_limit = attempts;
@@ -187,9 +187,9 @@ impl Builder {
     /// one batch, while the other is being flushed. The last third is for RocksDB's write buffers
     /// during a flush.
     ///
-    /// Opening reads the part of the write-ahead log that was not flushed. After a kill that is at
-    /// most about two thirds of this size; after several kills in a row it is at most this size, or
-    /// the size with which the store was opened before, if that was larger.
+    /// Opening reads the part of the write-ahead log that was not flushed. After a kill, that part
+    /// is at most about two thirds of this size. After several kills in a row, it is at most this
+    /// size or the size with which the store was opened before, whichever is larger.
     ///
     /// A commit waits only if the memtable has grown to a third of this size and the immutable one
     /// is still being flushed: see [`Stats::write_stalls`](crate::store::Stats::write_stalls). The
@@ -213,8 +213,9 @@ impl Builder {
     /// The rest is for several concurrent transactions, for RocksDB's metadata of open files (a few
     /// KiB for each table of 64 MiB), and for the allocator. This size is a budget, not a hard
     /// limit: a row's value, up to 32 MiB, is in memory as a whole while it is read or written. A
-    /// transaction above its limit is refused. Each snapshot of a different state takes about 1
-    /// KiB. For the actual use see [`Store::engine_stats`](crate::store::Store::engine_stats).
+    /// transaction above [`Builder::max_transaction_bytes`] is refused. Each snapshot of a
+    /// different state takes about 1 KiB. For the actual use see
+    /// [`Store::engine_stats`](crate::store::Store::engine_stats).
     pub fn memory_budget(mut self, bytes: usize) -> Self {
         let write_buffers_most = option_ranges::WRITE_BUFFER_BYTES.max.and_then(|most| usize::try_from(most).ok());
         self.options.memory_budget = Some(bytes);
@@ -243,16 +244,16 @@ impl Builder {
         self
     }
 
-    /// Opens the store read-only. Nothing in its directory is changed, so it may be on a read-only
-    /// file system, and no row lock is resolved. The part of the write-ahead log that is not in the
-    /// tables is read into memory. Writes return
+    /// Opens the store read-only. Nothing in its directory is changed, so the directory may be on a
+    /// read-only file system, and no row lock is resolved. The part of the write-ahead log that is
+    /// not in the tables is read into memory. Writes return
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: no.
     ///
     /// The store shows everything that was committed when it was opened. If a transaction had
     /// passed its commit point when its process ended, the rows that it still locks show their
     /// committed values. Other locks are ignored.
     ///
-    /// After a power cut the store may have to be opened for writing first: that repairs a RocksDB
+    /// After a power cut the store may have to be opened for writing first, to repair a RocksDB
     /// manifest that the power cut has torn. Until then, a read-only open returns an
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) that says so.
     ///
@@ -285,12 +286,12 @@ impl Builder {
     /// number. Only the loss with this fingerprint is accepted; if there is no loss, or another
     /// loss, the option has no effect. Default: no loss is accepted.
     ///
-    /// The store continues with the commits from before the damage. All later ones are lost, though
-    /// some may still be intact in the log. The damaged segment and all later ones are quarantined
-    /// as `wal/lost-…` in the directory. [`Store::data_losses`](crate::store::Store::data_losses)
-    /// returns the loss as long as these files exist. A backup or [`Builder::repair`] may be the
-    /// better choice. A [read-only](Builder::read_only) open changes nothing, so it accepts no
-    /// loss.
+    /// The store continues with the commits from before the damage. All later commits are lost,
+    /// though some may still be intact in the log. The damaged segment and all later segments are
+    /// quarantined as `wal/lost-…` in the directory.
+    /// [`Store::data_losses`](crate::store::Store::data_losses) returns the loss as long as these
+    /// files exist. A backup or [`Builder::repair`] may be the better choice. A
+    /// [read-only](Builder::read_only) open changes nothing, so it accepts no loss.
     pub fn accept_data_loss(mut self, fingerprint: u64) -> Self {
         self.options.accept_data_loss = Some(fingerprint);
         self
@@ -319,8 +320,8 @@ impl Builder {
     /// Writes the store's [`Store::status`](crate::store::Store::status) to a file in its
     /// directory, about at this interval but at most twice a second. Other processes read the file:
     /// `percolite top`, `stats`, `locks` and `txn`, or
-    /// [`StoreStatus::read_from`](crate::store::StoreStatus::read_from). At most a day. Default: no
-    /// file.
+    /// [`StoreStatus::read_from`](crate::store::StoreStatus::read_from). The interval is at most a
+    /// day. Default: no file.
     ///
     /// The file `STATUS` is JSON. The background worker writes some KiB, at most 200, without a
     /// sync and mostly without disk I/O; transactions do not wait for it. Every user who may read

@@ -127,9 +127,9 @@ impl Builder {
     /// But historical reads are not supported, whatever [`Builder::history_retention`] is:
     /// [`Store::snapshot_at`] returns
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument), and
-    /// [`Snapshot::versions`](crate::store::Snapshot::versions) returns only the newest version. No
-    /// client records the timestamp from which on the history is complete, and none removes old
-    /// versions.
+    /// [`Snapshot::versions`](crate::store::Snapshot::versions) returns only the newest version.
+    /// The reason is that no client records the timestamp from which on the history is complete. No
+    /// client removes old versions either.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if an option, or

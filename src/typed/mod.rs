@@ -24,7 +24,7 @@ use crate::value::Value;
 
 /// A [`Keyspace`] whose keys are of type `K` and whose values are of type `V`. Cheap to clone and
 /// thread-safe. Each call reads or writes through the transaction, snapshot or store that is
-/// passed, with the isolation and durability of that one.
+/// passed, and has the isolation and durability of that object.
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {

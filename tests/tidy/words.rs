@@ -26,8 +26,18 @@ const BANNED: &[&str] = &[
     "folders",
 ];
 
-const DOCUMENTS: &[&str] =
-    &["README.md", "DESIGN.md", "CHANGELOG.md", "CONTRIBUTING.md", "benches", "docs", "examples", "src", "tools"];
+const DOCUMENTS: &[&str] = &[
+    "README.md",
+    "DESIGN.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benches",
+    "docs",
+    "examples",
+    "src",
+    "tests",
+    "tools",
+];
 
 /// Files that need the first word as the name of a user: one tests missing permissions, the other
 /// runs PostgreSQL, which refuses to run as root.

@@ -14,7 +14,7 @@ use crate::store::introspect::active_readers::{ActiveReader, ActiveTransaction};
 impl Store {
     /// The active transactions and snapshots, ordered by the age of the state that they read,
     /// oldest first. GC removes nothing that an entry may read, unless the entry has expired. A
-    /// scan that outlives its transaction or snapshot keeps that entry in this list.
+    /// transaction or snapshot stays in this list as long as one of its scans exists.
     ///
     /// Takes a short lock for each shard of the list and a reference to each entry; does not block.
     ///
@@ -71,8 +71,8 @@ impl Store {
                 && let Some(conflict) = why.conflict_mut()
             {
                 self.fill_conflict_names(conflict);
-                // Set to the `read_ts` of the view, because the precondition of a blind write may
-                // have another timestamp.
+                // Set to the `read_ts` of the view, because a transaction that skips the conflict
+                // check passes `Timestamp::MAX` instead.
                 conflict.read_ts = reader.view.read_ts;
                 let mut first = reader.first_conflict.lock();
                 if first.is_none() {

@@ -51,8 +51,9 @@ impl Store {
     ///
     /// Counts the rows of each keyspace, up to `count` rows or 64 MiB, whichever comes first. The
     /// rest is estimated from RocksDB's approximate sizes. Rows that are not in tables yet have no
-    /// such size: if only such rows were counted so far, counting goes on. `u64::MAX` counts every
-    /// row, which takes as long as reading all rows. A store in memory always counts every row.
+    /// such size: if only such rows were counted so far, counting goes on. If `count` is
+    /// `u64::MAX`, every row is counted, which takes as long as reading all rows. A store in memory
+    /// always counts every row.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {

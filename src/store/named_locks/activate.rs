@@ -11,14 +11,14 @@
 //! 2. *Drain.* Commits that are still in flight may have been decided before the end. If there are
 //!    any, an empty submission passes through the pipeline, and so publishes them.
 //! 3. *Smallest `read_ts`.* The present `visible_ts` becomes the smallest `read_ts` that a
-//!   transaction which the new grant fences may have. So such a transaction sees everything that
-//!   was committed before.
+//!    transaction which the new grant fences may have. So such a transaction sees everything that
+//!    was committed before the new grant.
 //! 4. *Token.* A new timestamp: above every commit that conflicting earlier grants fenced, and
 //!    below every commit that the new grant fences.
 //! 5. *Durable.* The `Sync` commits of earlier conflicting grants, and the end of their leases,
-//!   must survive a power cut. So one durable transaction removes the rows of these leases and
-//!   writes the row of the new lease, if there is one. Then the step waits until the commits are
-//!   durable.
+//!    must survive a power cut. So one durable transaction removes the rows of these leases and
+//!    writes the row of the new lease, if there is one. Then the step waits until those commits are
+//!    durable.
 //! 6. *Check.* The new grant may have been ended in the meantime.
 
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Fences: transactions that commit only while a named lock is held, as an etcd `Txn` that compares
 //! a lease key.
 //!
-//! The leader of the commit pipeline checks the condition when it decides whether the transaction
-//! commits. If the grant has ended at any time before, nothing is written.
+//! The leader of the commit pipeline checks a fence when it decides whether the transaction
+//! commits. If the grant of the lock has ended at any time before, nothing is written.
 //!
 //! That a lock was held when a transaction *began* would prove nothing about its commit.
 //!

@@ -36,9 +36,9 @@ impl Store {
     /// entries of one name are consistent with each other; different names may be read at different
     /// times.
     ///
-    /// Each listed cycle was confirmed by a second snapshot, but the list of cycles may be
-    /// incomplete: see [`LockTable::wait_cycles`]. A read-only store lists only the leases that are
-    /// stored.
+    /// Each listed cycle was confirmed by reading the table a second time, but the list of cycles
+    /// may be incomplete: see [`LockTable::wait_cycles`]. A read-only store lists only the leases
+    /// that are stored.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {

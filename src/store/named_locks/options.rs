@@ -141,8 +141,8 @@ impl LockOptions {
 
     /// Whether the store renews the lease while the guard exists; it does by default. Without
     /// renewal, the lease expires, and the next request is granted the lock. A transaction that was
-    /// [fenced](crate::Txn::fence) before the expiry can commit until the grant ends, for example
-    /// by such a request.
+    /// [fenced](crate::Txn::fence) before the expiry can commit until such a request, or another
+    /// event, ends the grant: see [`Txn::fence`](crate::Txn::fence).
     pub fn auto_renew(self, renew: bool) -> Self {
         Self { auto_renew: renew, ..self }
     }

@@ -140,8 +140,8 @@ impl NamedLocks {
         ErrorKind::LockNotAvailable(Box::new(self.held_by(target, (options.mode, 0), None, Duration::ZERO))).into()
     }
 
-    /// The error of a request of this mode that was not granted, with the present holders. The
-    /// grant with this `id` is not among them: a conversion has the id of the shared grant that it
+    /// The error of a request of this mode that was not granted, with the present holders except
+    /// the grant with this `id`: the request of a conversion has the id of the shared grant that it
     /// would replace.
     pub fn held_by(
         &self,

@@ -55,8 +55,9 @@ impl NamedLocks {
     }
 }
 
-/// Reads the monotonic clock and the wall clock for the same time. A thread may be delayed between
-/// the two readings, so they are repeated, up to twenty times, until they are close together.
+/// Reads the monotonic clock and the wall clock at the same moment, or nearly so. A thread may be
+/// delayed between the two readings, so they are repeated, up to twenty times, until they are close
+/// together.
 fn read_clocks_together(env: &dyn Env) -> (Duration, u64) {
     const CLOSE: Duration = Duration::from_micros(100);
     const READINGS: usize = 20;

@@ -97,7 +97,7 @@ impl MergeCursor {
 }
 
 impl Overlay {
-    /// Reads a page into each cursor over locks that has no lock buffered, unless the cursor has
+    /// For each of the two lock cursors: reads a page if no lock is buffered, unless the cursor has
     /// already read as far as the next version's row. The page ends at the last row whose version
     /// is buffered; once all versions of the range have been read, only the maximum size ends a
     /// page.

@@ -55,8 +55,8 @@ impl Scan {
         Self { store: store.clone(), reader: Arc::clone(reader), ahead }
     }
 
-    /// Calls `see` with the key and value of each remaining row, in the order of keys, until it
-    /// returns [`ControlFlow::Break`]; returns that break. The row at which `see` breaks is
+    /// Calls `see` with the key and value of each remaining row, in the order of keys, until `see`
+    /// returns [`ControlFlow::Break`]; then returns that break. The row at which `see` breaks is
     /// consumed, and the scan can continue after it.
     ///
     /// The iterator copies each row; for short rows, the copy takes as long as finding the row.

@@ -227,9 +227,9 @@ impl TxnBuffer {
     }
 
     /// Ends a transaction that cannot commit any more. Later reads, writes and the commit fail:
-    /// with the same conflict, or with an error that has the text of `why`. The locks of a large
-    /// transaction are released in the background, except after an undetermined commit, which may
-    /// have taken effect.
+    /// with the same conflict if `why` is one, else with an error that has the text of `why`. The
+    /// locks of a large transaction are released in the background, except after an undetermined
+    /// commit, which may have taken effect.
     pub(in crate::store) fn abort(&mut self, why: &Error) {
         self.large = None;
         self.aborted = Some(match why.conflict() {

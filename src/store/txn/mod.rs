@@ -33,7 +33,7 @@ use crate::value::Value;
 /// A transaction reads the state that the store had when it began, with its own writes applied.
 /// [`Txn::commit`] makes all of its writes visible atomically, or none. If two transactions overlap
 /// and write the same row, the first to commit wins, and the other gets [`ErrorKind::Conflict`]. A
-/// large transaction wins a row as soon as it has locked the row.
+/// large transaction, explained below, wins a row as soon as it has locked the row.
 ///
 /// Snapshot isolation permits *write skew*: two transactions that each read what the other writes
 /// may both commit. Reading a row with [`Txn::get_for_update`] prevents write skew on that row.

@@ -57,8 +57,8 @@ impl Txn {
         Ok(self.get(keyspace, key)?.is_some())
     }
 
-    /// The value of a row. The commit checks that no other transaction has written the row since.
-    /// The call is optimistic: it takes no lock and does not wait.
+    /// The value of a row. The commit checks that no other transaction has written the row since
+    /// this transaction began. The call is optimistic: it takes no lock and does not wait.
     ///
     /// For conflicts, this read counts as a write of the row. If two transactions overlap, and each
     /// writes the row or reads it by this call, the first to commit wins. The other one gets

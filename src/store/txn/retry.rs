@@ -183,8 +183,8 @@ impl RetryLoop {
         if let Some((rows, conflict)) = self.before.as_ref().and_then(|(rows, why)| Some((rows, why.conflict()?))) {
             // An inner call must not wait in row queues, because the outer call may have a ticket
             // there. It waits for row locks for `NESTED_WAIT_TIMEOUT` at most, because a lock may
-            // belong to the outer call, if that is a large transaction. A shared engine has no row
-            // queues and no large transactions, so there these limits are not needed.
+            // belong to the outer call, if the outer transaction is large. A shared engine has no
+            // row queues and no large transactions, so there these limits are not needed.
             let has_all_waits = outermost || !inner.coordinator.is_exclusive();
             if has_all_waits || self.history.waited.row_lock < NESTED_WAIT_TIMEOUT {
                 let rows = if has_all_waits { rows.as_slice() } else { &[] };

@@ -26,7 +26,7 @@ const PAGE_BYTES: usize = 4 << 20;
 pub struct Verifier<'a> {
     view: &'a dyn EngineSnapshot,
     /// The high-water mark: the oracle has handed out no timestamp above it. `None` if the store
-    /// has none, or it cannot be read.
+    /// has no high-water mark, or the mark cannot be read.
     high_water: Option<Timestamp>,
     safe_point: Timestamp,
     /// All keyspaces, with their names if they have one; `None` if the catalog cannot be read.
