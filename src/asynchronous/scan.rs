@@ -23,7 +23,7 @@ pub struct AsyncScan {
     state: State,
     page: IntoIter<Row>,
     backwards: bool,
-    /// A handle that does not keep the store open; `None` after the last row. Checked before each
+    /// A handle that does not keep the store open; `None` after the end. Checked before each
     /// row, so that a closed store returns no more rows.
     store: Option<Store>,
 }

@@ -258,8 +258,7 @@ impl<T: Clone> LockQueue<T> {
             && let Some(WaitQueue { queue, .. }) = self.wait_queue.as_deref_mut()
         {
             if front == LockMode::Shared {
-                // All waiting shared requests are granted: they pass the exclusive requests between
-                // them.
+                // All waiting shared requests are granted, also those behind exclusive ones.
                 let (shared, left): (VecDeque<_>, _) =
                     std::mem::take(queue).into_iter().partition(|asked| asked.mode == LockMode::Shared);
                 *queue = left;

@@ -12,8 +12,8 @@ impl Store {
     ///
     /// The transaction may read commits that are not durable yet, and that a power cut may undo.
     /// They are durable once [`Txn::wait_reads_durable`] has succeeded. With
-    /// [`Durability::Sync`](crate::Durability::Sync), success of [`Txn::commit`], [`Txn::rollback`]
-    /// or [`Store::transact`] means the same.
+    /// [`Durability::Sync`](crate::Durability::Sync), success of [`Txn::commit`] or
+    /// [`Txn::rollback`] means the same.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).

@@ -11,9 +11,9 @@
 //! | unsigned, `char` | big-endian; `usize` as eight bytes | by value |
 //! | signed | big-endian, sign bit flipped; `isize` as eight bytes | by value |
 //! | `f32`, `f64` | big-endian; sign bit flipped, or all bits if it was set | `total_cmp` |
-//! | strings, byte strings | `00` becomes `00 ff`; then `00 01` | by bytes |
+//! | strings, byte strings | their bytes, `00` as `00 ff`; `00 01` at the end | by bytes |
 //! | `Option` | `00`, or `01` and the value | `None` first |
-//! | sequences | `01` before each element; then `00` | by elements, the shorter first |
+//! | sequences | `01` before each element; `00` at the end | by elements, the shorter first |
 //! | tuples, structs | their parts | by parts |
 //! | enums | index of the variant (4 bytes, big-endian), its parts | by variant, then by parts |
 //! | `()` | nothing | |

@@ -143,7 +143,8 @@ impl<Work: Send + 'static, Answer: Send + 'static> WorkerThread<Work, Answer> {
 
 type Committer = WorkerThread<(Fence, u64), Result<Commit>>;
 
-/// A thread that makes fenced commits, and the last round that it has begun.
+/// A thread that makes one fenced commit for each round of a test, and the number of the last round
+/// whose commit it was about to request.
 fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
     let begun = Arc::new(AtomicU64::new(0));
     let (World { store, rows, .. }, begins) = (world.clone(), Arc::clone(&begun));

@@ -54,7 +54,7 @@ pub fn say(line: &str) {
     writeln!(std::io::stdout(), "{line}").unwrap();
 }
 
-/// Waits for work of the background. The watchdog ends a wait that does not succeed.
+/// Waits for background work. The watchdog ends a wait that does not succeed.
 pub fn wait_until(what: &str, happened: impl Fn() -> bool) {
     for round in 0.. {
         if happened() {

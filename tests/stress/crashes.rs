@@ -95,8 +95,8 @@ fn open(memory: &SimStorage, dice: &mut Dice, durability: Durability) -> Tables 
     open_on(Arc::new(memory.exclusive_engine()), dice, durability)
 }
 
-/// In half of the incarnations the engine's calls may return late, so that other calls run between
-/// the end of a sync and its return.
+/// In half of the incarnations the engine's calls may begin and return late, so that other calls
+/// run between the end of a sync and its return.
 fn slow_at_times(memory: &SimStorage, dice: &mut Dice) -> Arc<dyn Engine> {
     if dice.one_in(2) {
         return Arc::new(memory.exclusive_engine());

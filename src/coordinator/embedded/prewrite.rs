@@ -35,7 +35,7 @@ pub struct TwoPhaseTxn<'a> {
 }
 
 /// Locks rows in batches, in the order of `writes`. After each batch, calls `on_batch` with the
-/// number of rows and the locks of the batch: see [`prewrite_batch`].
+/// number of its rows and with its locks. A large transaction gets no locks, because it keeps none.
 pub fn prewrite_rows<'a>(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,

@@ -57,8 +57,8 @@ impl ColumnCursor {
             })
     }
 
-    /// Reads the next page, up to the row `upto` at most. The other end must not have read that
-    /// row.
+    /// Reads the next page, up to the row `upto` at most. The opposite end of the cursor must not
+    /// have read that row, or rows would be read twice.
     pub fn read_page(&mut self, view: &dyn EngineSnapshot, upto: Option<&[u8]>, backwards: bool) -> Result<()> {
         let Some(mut range) = self.unread.take() else { return Ok(()) };
         let CursorEnd { cells, bookmark } = if backwards { &mut self.back } else { &mut self.front };
