@@ -10,7 +10,7 @@
 //!    old grant fences, so from here on it rejects such commits.
 //! 2. *Drain.* Commits that are still in flight may have been decided before the end. If there are
 //!    any, an empty submission passes through the pipeline, and so publishes them.
-//! 3. *Smallest `read_ts`.* The present `visible_ts` becomes the smallest `read_ts` that a
+//! 3. *`min_read_ts`.* The present `visible_ts` becomes the smallest `read_ts` that a
 //!    transaction which the new grant fences may have. So such a transaction sees everything that
 //!    was committed before the new grant.
 //! 4. *Token.* A new timestamp: above every commit that conflicting earlier grants fenced, and

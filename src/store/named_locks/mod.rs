@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   lock ──> request (lock_manager) ──> granted in memory
-//!        ──> activate: drain, smallest read_ts, token, lease row, durable, check ──> guard
+//!        ──> activate: drain, min_read_ts, token, lease row, durable, check ──> guard
 //!   fence ──> condition of a transaction ──> checked by the leader of the commit pipeline
 //! ```
 //!
