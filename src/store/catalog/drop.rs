@@ -90,7 +90,7 @@ impl Store {
         }
         let catalog = self.inner.catalog.keyspace();
         let view = coordinator.begin()?.0;
-        let entries: Vec<_> = self.scan_entries(&view, DROPPED_PREFIX).collect::<Result<_>>()?;
+        let entries: Vec<_> = self.catalog().entries(&view, DROPPED_PREFIX).collect::<Result<_>>()?;
         for entry in entries {
             let id = decode_dropped_id(entry.key())?;
             // Pending drops and staged keyspaces have timestamp MAX, so they are skipped.

@@ -1,20 +1,12 @@
 //! Opening, creating, listing and renaming keyspaces.
 
-use std::collections::{BTreeSet, HashSet};
-use std::sync::Arc;
-
 use crate::error::{Error, ErrorKind, Result};
-use crate::read_view::ReadView;
 use crate::row::KeyspaceId;
 use crate::store::catalog::entries::{
-    CATALOG_ID, DROPPED_PREFIX, NAME_PREFIX, NEXT_ID_KEY, check_name, decode_dropped_id, decode_id, entry_name,
-    name_key,
+    CATALOG_ID, NAME_PREFIX, NEXT_ID_KEY, check_name, decode_id, entry_name, name_key,
 };
 use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
-use crate::store::options::TxnOptions;
-use crate::store::read::key_range::prefix_range;
-use crate::store::read::scan::Scan;
 use crate::store::read::snapshot::Snapshot;
 use crate::store::txn::Txn;
 
@@ -27,7 +19,7 @@ impl Store {
     /// and those of [`Txn::commit`].
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         check_name(name)?;
-        if let Some(id) = self.lookup_id(name)? {
+        if let Some(id) = self.catalog().id_of(name)? {
             let found = self.inner.catalog.handle(id, name);
             // It may have been dropped after the lookup.
             if !found.inner.descriptor.is_dropped() {
@@ -53,7 +45,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::KeyspaceNotFound`] if it does not exist, and those of [`Snapshot::get`].
     pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
-        let id = self.lookup_id(name)?.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
+        let id = self.catalog().id_of(name)?.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
         Ok(self.inner.catalog.handle(id, name))
     }
 
@@ -102,68 +94,6 @@ impl Store {
         renamed.inner.descriptor.rename(to);
         Ok(renamed)
     }
-
-    pub(super) fn lookup_id(&self, name: &str) -> Result<Option<KeyspaceId>> {
-        let catalog = self.inner.catalog.keyspace();
-        let txn = Txn::begin(self, TxnOptions::default())?;
-        let found = txn.get(&catalog, name_key(name).as_bytes())?;
-        txn.commit()?;
-        found.map(|id| decode_id(&id)).transpose()
-    }
-
-    /// The catalog's entries with a prefix. The reader is internal, so it is not in the list of
-    /// active transactions.
-    pub(in crate::store) fn scan_entries(&self, view: &Arc<ReadView>, kind: &str) -> Scan {
-        let range = prefix_range(&self.inner.catalog.keyspace(), kind.as_bytes());
-        Scan::new(self, &self.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))
-    }
-
-    /// The keyspaces among `ids` that were dropped in an earlier incarnation. Each keyspace in
-    /// `ids` must have had a name once. Drops of this incarnation need no lookup: they have marked
-    /// the handles.
-    fn dropped_before_open(&self, ids: impl Iterator<Item = KeyspaceId>) -> Result<HashSet<KeyspaceId>> {
-        let mut dropped: HashSet<_> = ids.filter(|id| !self.inner.catalog.has_handle(*id)).collect();
-        if !dropped.is_empty() {
-            let view = self.inner.coordinator.begin()?.0;
-            for row in self.scan_entries(&view, NAME_PREFIX) {
-                dropped.remove(&decode_id(row?.value())?);
-            }
-        }
-        Ok(dropped)
-    }
-
-    /// The ids of the keyspaces that have a name in the view.
-    pub(in crate::store) fn ids_at(&self, view: &Arc<ReadView>) -> Result<BTreeSet<u32>> {
-        self.names_at(view).map(|named| Ok(named?.1.0)).collect()
-    }
-
-    /// The keyspaces that have a name in the view, ordered by name.
-    pub(in crate::store) fn names_at(
-        &self,
-        view: &Arc<ReadView>,
-    ) -> impl Iterator<Item = Result<(String, KeyspaceId)>> {
-        self.scan_entries(view, NAME_PREFIX).map(|row| {
-            let row = row?;
-            Ok((entry_name(row.key()).unwrap_or_default(), decode_id(row.value())?))
-        })
-    }
-
-    /// The keyspaces that are dropped or staged in the view, and not purged.
-    pub(in crate::store) fn dropped_at(&self, view: &Arc<ReadView>) -> Result<Vec<KeyspaceId>> {
-        self.scan_entries(view, DROPPED_PREFIX).map(|row| decode_dropped_id(row?.key())).collect()
-    }
-
-    pub(in crate::store) fn name_of(&self, id: KeyspaceId) -> Option<String> {
-        if let Some(name) = self.inner.catalog.name_by_handle(id) {
-            return Some(name);
-        }
-        let view = self.inner.coordinator.begin().ok()?.0;
-        self.scan_entries(&view, NAME_PREFIX).find_map(|row| {
-            let row = row.ok()?;
-            let name = entry_name(row.key())?;
-            (decode_id(row.value()).ok()? == id).then_some(name)
-        })
-    }
 }
 
 impl Snapshot {
@@ -177,7 +107,7 @@ impl Snapshot {
             Ok((decode_id(row.value())?, entry_name(row.key()).unwrap_or_default()))
         });
         let entries: Vec<_> = entries.collect::<Result<_>>()?;
-        let dropped = self.store.dropped_before_open(entries.iter().map(|(id, _)| *id))?;
+        let dropped = self.store.catalog().dropped_before_open(entries.iter().map(|(id, _)| *id))?;
         let handle = |(id, name): (KeyspaceId, String)| {
             let handle = self.store.inner.catalog.handle(id, &name);
             if dropped.contains(&id) {

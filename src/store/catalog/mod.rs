@@ -20,6 +20,7 @@ pub(in crate::store) mod entries;
 pub(in crate::store) mod handles;
 pub(in crate::store) mod incremental_restore;
 mod keyspaces;
+pub(in crate::store) mod reader;
 pub(in crate::store) mod restore_origin;
 pub(in crate::store) mod staging;
 pub(in crate::store) mod visibility;

@@ -65,7 +65,7 @@ impl<'a> StagedKeyspaces<'a> {
         self.publish_soon();
         let mut replaced = Vec::new();
         for keyspace in &self.keyspaces {
-            if let Some(id) = store.lookup_id(keyspace.name())? {
+            if let Some(id) = store.catalog().id_of(keyspace.name())? {
                 if existing == OnExisting::Fail {
                     let what = format!("keyspace {:?} was created meanwhile", keyspace.name());
                     return Err(Error::invalid(what));

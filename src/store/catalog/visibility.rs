@@ -19,22 +19,22 @@ use crate::error::{Conflict, ConflictReason, ErrorKind, Result};
 use crate::read_view::ReadView;
 use crate::row::RowKey;
 use crate::store::catalog::entries::{NAME_PREFIX, NEXT_ID_KEY, STAGED_MARK, decode_id, dropped_key, name_key};
+use crate::store::catalog::reader::CatalogReader;
 use crate::store::catalog::visibility_cache::Visibility;
-use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
 
-impl Store {
+impl CatalogReader<'_> {
     /// Whether rows of the keyspace may be read in the view; `false` if the keyspace was being
     /// restored. Fails if the keyspace was dropped at or below the view's timestamp.
-    pub(in crate::store) fn check_visible(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<bool> {
-        self.inner.rows.check_usable(view)?;
-        keyspace.check_belongs_to(self.instance_id())?;
+    pub fn check_visible(self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<bool> {
+        self.store.inner.rows.check_usable(view)?;
+        keyspace.check_belongs_to(self.store.instance_id())?;
         Ok(self.visibility(view, keyspace)? != Visibility::Staging)
     }
 
     /// The range, or an empty one if the keyspace was being restored in the view.
-    pub(in crate::store) fn visible_range(
-        &self,
+    pub fn visible_range(
+        self,
         view: &Arc<ReadView>,
         keyspace: &Keyspace,
         range: impl FnOnce() -> RowRange,
@@ -48,18 +48,17 @@ impl Store {
 
     /// Returns a conflict for a write to a keyspace that was being restored in the view. All
     /// restored rows count as written when the keyspace got its name, which was after the view.
-    pub(in crate::store) fn check_not_staging(
-        &self,
-        view: &Arc<ReadView>,
-        keyspace: &Keyspace,
-        row: &RowKey,
-    ) -> Result<()> {
+    pub fn check_not_staging(self, view: &Arc<ReadView>, keyspace: &Keyspace, row: &RowKey) -> Result<()> {
         if self.visibility(view, keyspace)? != Visibility::Staging {
             return Ok(());
         }
         let name = keyspace.inner.descriptor.name();
-        let entry =
-            self.inner.engine.snapshot()?.write(&self.inner.catalog.keyspace().row(name_key(&name).as_bytes()))?;
+        let entry = self
+            .store
+            .inner
+            .engine
+            .snapshot()?
+            .write(&self.store.inner.catalog.keyspace().row(name_key(&name).as_bytes()))?;
         let named_at = entry.map_or(view.read_ts, |version| version.commit_ts).max(view.read_ts.next());
         Err(ErrorKind::Conflict(Box::new(Conflict {
             row: row.clone(),
@@ -74,7 +73,7 @@ impl Store {
     }
 
     #[inline]
-    fn visibility(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<Visibility> {
+    fn visibility(self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<Visibility> {
         let inner = &keyspace.inner;
         match inner.visibility.get(view.read_ts, inner.descriptor.is_dropped()) {
             Some(visibility) => Ok(visibility),
@@ -87,9 +86,9 @@ impl Store {
         }
     }
 
-    fn look_up(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<Visibility> {
+    fn look_up(self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<Visibility> {
         let id = keyspace.id();
-        let entry = |key: &[u8]| self.inner.rows.read(view, &self.inner.catalog.keyspace().row(key));
+        let entry = |key: &[u8]| self.store.inner.rows.read(view, &self.store.inner.catalog.keyspace().row(key));
         let entry_id = |key: &[u8]| entry(key)?.map(|value| decode_id(&value)).transpose();
         if entry_id(name_key(keyspace.name()).as_bytes())? == Some(id) {
             return Ok(Visibility::Visible);
@@ -101,7 +100,7 @@ impl Store {
             return if dropped == STAGED_MARK { Ok(Visibility::Staging) } else { Err(keyspace.not_found_error()) };
         }
         // The keyspace has another name in the view, or was purged before the view.
-        for row in self.scan_entries(view, NAME_PREFIX) {
+        for row in self.entries(view, NAME_PREFIX) {
             if decode_id(row?.value())? == id {
                 return Ok(Visibility::Visible);
             }

@@ -75,7 +75,7 @@ impl Store {
             .iter()
             .map(|keyspace| self.keyspace_stats_of(&snapshot, keyspace, count.max(1)))
             .collect::<Result<_>>()?;
-        for id in self.dropped_at(&snapshot.reader.view)? {
+        for id in self.catalog().dropped_at(&snapshot.reader.view)? {
             let disk_bytes = self.disk_bytes_of(id).unwrap_or_default();
             stats.push(KeyspaceStats { name: None, rows: 0, logical_bytes: 0, is_exact: false, disk_bytes });
         }
@@ -135,7 +135,7 @@ impl Store {
         }
         self.inner.check_open()?;
         let view = self.inner.coordinator.begin()?.0;
-        let named = self.names_at(&view).take(limit);
+        let named = self.catalog().names_at(&view).take(limit);
         named
             .map(|named| {
                 named.map(|(name, id)| KeyspaceSize { name, disk_bytes: self.disk_bytes_of(id).unwrap_or_default() })

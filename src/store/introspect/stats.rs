@@ -340,7 +340,7 @@ impl LookupCache {
     }
 
     fn keyspace_name(&mut self, store: &Store, id: KeyspaceId) -> Option<String> {
-        self.names.entry(id).or_insert_with(|| store.name_of(id)).clone()
+        self.names.entry(id).or_insert_with(|| store.catalog().name_of(id)).clone()
     }
 }
 

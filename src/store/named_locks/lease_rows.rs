@@ -174,7 +174,7 @@ impl<'a> LeaseRows<'a> {
         mut see: impl FnMut(&[u8], Result<Value>),
     ) -> Result<()> {
         let mut range = prefix_range(&self.store.inner.catalog.keyspace(), LOCK_PREFIX.as_bytes());
-        for row in self.store.scan_entries(view, LOCK_PREFIX) {
+        for row in self.store.catalog().entries(view, LOCK_PREFIX) {
             let Ok(row) = row else {
                 // A scan ends at an error, so the rest is read row by row.
                 return self.for_each_singly(view, &range, see);

@@ -66,7 +66,7 @@ impl Snapshot {
     ///   [`ErrorKind::Corruption`](crate::ErrorKind::Corruption),
     ///   [`ErrorKind::Io`](crate::ErrorKind::Io), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
+        let is_seen = self.store.catalog().check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         if is_seen { self.store.inner.rows.read(&self.reader.view, &keyspace.row(key.as_ref())) } else { Ok(None) }
     }
@@ -81,7 +81,7 @@ impl Snapshot {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Value>>> {
         let rows = keyspace.rows(keys)?;
-        if !self.store.check_visible(&self.reader.view, keyspace)? {
+        if !self.store.catalog().check_visible(&self.reader.view, keyspace)? {
             return Ok(vec![None; rows.len()]);
         }
         self.store.inner.rows.multi_read(&self.reader.view, &rows.iter().collect::<Vec<_>>())
@@ -103,7 +103,7 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Snapshot::get`], also from the iterator, which ends after an error.
     pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
-        let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
+        let is_seen = self.store.catalog().check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref()), is_seen))
     }
@@ -111,13 +111,14 @@ impl Snapshot {
     /// The rows whose keys are in a range. A range whose end is before its start is empty. If this
     /// call fails, the first item of the scan is the error.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = self.store.visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
+        let range = self.store.catalog().visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
         Scan::new(&self.store, &self.reader, range.map(|range| (None, None, range)))
     }
 
     /// The rows whose keys start with `prefix`. Otherwise like [`Snapshot::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range = self.store.visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
+        let range =
+            self.store.catalog().visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
         Scan::new(&self.store, &self.reader, range.map(|range| (None, None, range)))
     }
 }

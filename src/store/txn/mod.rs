@@ -273,7 +273,7 @@ impl Txn {
         keyspace.check_not_dropped(self.store.instance_id())?;
         check_key(key)?;
         let row = keyspace.row(key);
-        let named = self.store.check_not_staging(&self.reader.view, keyspace, &row);
+        let named = self.store.catalog().check_not_staging(&self.reader.view, keyspace, &row);
         self.store.record_conflict(&self.reader, named)?;
         Ok(row)
     }

@@ -27,7 +27,7 @@ impl Txn {
     /// - [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`],
     ///   [`ErrorKind::Closed`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
+        let is_seen = self.store.catalog().check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         if is_seen { self.read(&keyspace.row(key.as_ref())) } else { Ok(None) }
     }
@@ -42,7 +42,7 @@ impl Txn {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Value>>> {
         let rows = keyspace.rows(keys)?;
-        if self.store.check_visible(&self.reader.view, keyspace)? {
+        if self.store.catalog().check_visible(&self.reader.view, keyspace)? {
             self.multi_read(&rows)
         } else {
             Ok(vec![None; rows.len()])
@@ -95,7 +95,7 @@ impl Txn {
     /// Those of [`Txn::get`], also from the iterator, which ends after an error.
     pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
         self.buffer.check()?;
-        let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
+        let is_seen = self.store.catalog().check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref()), is_seen))
     }
@@ -106,14 +106,15 @@ impl Txn {
     /// A scan does not protect its range: another transaction may insert a row into it (a phantom),
     /// which is not a conflict.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = self.store.visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
+        let range = self.store.catalog().visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
         self.scan(range)
     }
 
     /// The rows whose keys start with `prefix`, own writes up to this call included. Otherwise like
     /// [`Txn::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range = self.store.visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
+        let range =
+            self.store.catalog().visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
         self.scan(range)
     }
 

@@ -185,7 +185,7 @@ impl Snapshot {
         }
         let view = &self.reader.view;
         let view_at_start = ReadView::new(ts, Arc::clone(&view.snapshot), view.must_check_locks);
-        Ok(IncrementBase { ts, keyspaces: self.store.ids_at(&view_at_start)? })
+        Ok(IncrementBase { ts, keyspaces: self.store.catalog().ids_at(&view_at_start)? })
     }
 }
 
