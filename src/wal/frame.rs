@@ -105,9 +105,9 @@ pub fn frame_end(offset: u64, payload_bytes: usize) -> Option<u64> {
 /// A valid frame.
 #[derive(Debug)]
 pub struct Frame<'a> {
-    /// See the [module](self).
+    /// The sequence number of the frame.
     pub sequence: u64,
-    /// See the [module](self).
+    /// The sequence that was durable when the frame was written.
     pub durable_sequence: u64,
     /// Offset of the next frame.
     pub end: u64,

@@ -126,8 +126,8 @@ mod tests {
         fn delete_range(&mut self, _: Column, _: &[u8], _: &[u8]) {}
     }
 
-    /// The limit of a batch's size is half of a frame's payload. If the computed size were less
-    /// than half of the encoded size, a batch within the limit could be too large for a frame.
+    /// A batch is limited by its `size_bytes`, to half of what a frame's payload may have. So every
+    /// batch within the limit fits a frame if its encoding is at most twice that size.
     #[test]
     fn a_batch_encodes_to_at_most_twice_its_size() {
         let mut random = SplitMix64::new(7);

@@ -69,7 +69,7 @@ pub struct ActiveTransaction {
     pub is_expired: bool,
 }
 
-/// See the [module](self).
+/// What the store records of a transaction or snapshot. Its scans and clones share the record.
 pub(in crate::store) struct ActiveReader {
     pub view: Arc<ReadView>,
     pub label: Option<&'static str>,

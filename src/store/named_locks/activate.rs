@@ -46,9 +46,10 @@ impl Store {
         Ok(LockGuard::new(self, self.named_locks()?, request))
     }
 
-    /// Steps 2 to 6. Only with `waits`, step 5 waits until the `Sync` commits of earlier grants are
-    /// durable. Once the call has returned, the lease renewer watches the lease of the grant, even
-    /// if the future that requested the lock was dropped.
+    /// Steps 2 to 6. Without `waits`, step 5 still changes the lease rows durably, but does not
+    /// wait for the commits of earlier grants. If the call succeeds, the lease renewer watches the
+    /// grant's lease, so the lease is renewed even if an asynchronous caller has dropped its
+    /// future.
     pub(crate) fn activate_grant(&self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
         let activation = self.activation(grant)?;
         if grant.has_lease() {
