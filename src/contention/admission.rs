@@ -4,7 +4,8 @@
 //! after each conflict an attempt needs a permit. It waits for the permit before it takes its
 //! snapshot, so that the snapshot is fresh when the attempt starts.
 //!
-//! Without conflicts an attempt needs no permit, because a queue would only add a wait.
+//! Without conflicts an attempt needs no permit, because a queue would only add a wait. Attempts of
+//! an `AsyncStore` always need one, because each takes a thread of the blocking pool.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -161,8 +161,9 @@ impl Builder {
     /// run at once while there are conflicts. The others wait for a permit, first come, first
     /// served, retries before first attempts. An attempt that has waited for one second runs
     /// without a permit, because the closure of a running attempt may in turn be waiting for this
-    /// attempt. After sixteen commits in a row without a conflict no permit is needed. At least 1;
-    /// with [`usize::MAX`] no attempt ever waits for one. Default: three times the number of cores.
+    /// attempt. After sixteen commits in a row without a conflict no permit is needed, except by
+    /// attempts of an `AsyncStore`, which always need one. At least 1; with [`usize::MAX`] no
+    /// attempt ever waits for one. Default: three times the number of cores.
     pub fn admission_limit(mut self, attempts: usize) -> Self {
         self.options.admission_limit = attempts;
         self

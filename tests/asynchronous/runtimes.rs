@@ -252,8 +252,9 @@ fn retries_are_bounded_as_in_the_synchronous_store() {
     }
 }
 
-/// Tasks that wait for admission hold no thread: one of two threads is free, so a read ends before
-/// any admission timeout. A slow machine may exceed the timeout, so one of ten tries must succeed.
+/// The runtime has two blocking threads. The task with the only permit stops at the gate in one;
+/// nine tasks wait for the permit, and a read gets the other thread. A slow machine may reach a
+/// timeout first, so one of ten tries must succeed.
 #[test]
 fn tasks_that_wait_for_admission_hold_no_thread() {
     for runtime in both_runtimes(2) {

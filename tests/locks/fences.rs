@@ -204,8 +204,8 @@ fn decided_without_timestamp() -> bool {
     }
     match (commit.join(), next) {
         (Ok(commit), Some(next)) => next.check(token, commit),
-        // Either the commit failed, because it was decided only after the guard was dropped, or it
-        // was visible before the next holder made its request.
+        // The commit was not stopped where this test needs it. Either it was decided after the
+        // guard was dropped, and failed; or it was visible already, and no next holder was started.
         (_, _) => return false,
     }
     true

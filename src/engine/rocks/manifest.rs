@@ -88,7 +88,8 @@ fn cannot_read(directory: &Path, why: &io::Error) -> EngineError {
     EngineError::Io(format!("cannot read the manifest in {}: {why}", directory.display()))
 }
 
-/// Finds the first record with a type of recycled files, in any manifest of the directory.
+/// Searches all manifests of the directory for a record of a *recycled* type: see the
+/// [module](self). Returns the first that it finds.
 pub fn find_recycled_record(directory: &Path) -> io::Result<Option<RecordLocation>> {
     for entry in fs::read_dir(directory)? {
         let file = entry?.path();

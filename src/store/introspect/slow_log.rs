@@ -90,7 +90,8 @@ pub enum TxnOutcome {
     Failed(String),
 }
 
-/// The clock readings of a finished attempt.
+/// When a finished attempt began and ended, by the monotonic clock, and the time that it spent in
+/// each phase.
 #[derive(Clone, Copy)]
 pub(in crate::store) struct AttemptTiming {
     pub txn: TxnId,

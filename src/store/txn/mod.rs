@@ -237,8 +237,8 @@ impl Txn {
         Ok(deleted)
     }
 
-    /// Sets a savepoint. From the first savepoint on the transaction keeps in memory what each
-    /// write replaces, which counts towards
+    /// Sets a savepoint. After the first one, each write also keeps in memory the transaction's own
+    /// earlier write of the row. This counts towards
     /// [`Builder::max_transaction_bytes`](crate::store::Builder::max_transaction_bytes).
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint { number: self.buffer.savepoint(), txn: self.id }
