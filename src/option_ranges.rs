@@ -21,6 +21,7 @@ use std::time::Duration;
 
 /// The range of one option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OptionRange {
     /// The option's name, mostly the name of its method of [`Builder`](crate::Builder) or
     /// [`LockOptions`](crate::LockOptions).

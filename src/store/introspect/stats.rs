@@ -203,8 +203,7 @@ impl Store {
         let metrics = &self.inner.metrics;
         let retention = self.inner.coordinator.retention();
         let stalls = self.inner.update_write_stalls();
-        let marks = self.inner.coordinator.watermarks();
-        Stats {
+        let mut stats = Stats {
             transactions_started: metrics.transactions_started.get(),
             commits_one_phase: metrics.commits_one_phase.get(),
             commits_two_phase: metrics.commits_two_phase.get(),
@@ -231,12 +230,20 @@ impl Store {
             gc_versions: metrics.gc_versions.get(),
             history_start_ts: retention.map(|retention| retention.oldest_ts),
             history_retention: retention.map(|retention| Duration::from_millis(retention.window_ms)),
-            cleanup_pending: marks.map_or(0, |marks| marks.cleanup_pending as u64),
-            open_views: marks.map_or(0, |marks| marks.open_views as u64),
-            visible_ts: marks.map(|marks| marks.visible_ts).unwrap_or_default(),
-            durable_ts: marks.map(|marks| marks.durable_ts).unwrap_or_default(),
-            may_have_orphan_locks: marks.is_some_and(|marks| marks.may_have_orphan_locks),
+            cleanup_pending: 0,
+            open_views: 0,
+            visible_ts: Timestamp::ZERO,
+            durable_ts: Timestamp::ZERO,
+            may_have_orphan_locks: false,
+        };
+        // Read after the counters, so that the watermarks cover every commit that is counted.
+        if let Some(marks) = self.inner.coordinator.watermarks() {
+            stats.cleanup_pending = marks.cleanup_pending as u64;
+            stats.open_views = marks.open_views as u64;
+            (stats.visible_ts, stats.durable_ts) = (marks.visible_ts, marks.durable_ts);
+            stats.may_have_orphan_locks = marks.may_have_orphan_locks;
         }
+        stats
     }
 
     /// Latencies of commits, waits, syncs and whole calls of `transact` since the store was opened.

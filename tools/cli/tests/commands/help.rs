@@ -2,6 +2,9 @@
 
 use crate::common::Sandbox;
 
+/// The number of commands: none may vanish from the help unnoticed.
+const COMMANDS: usize = 23;
+
 /// The commands that the help lists, except `help` itself.
 fn commands(help: &str) -> Vec<&str> {
     let listed = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
@@ -9,7 +12,7 @@ fn commands(help: &str) -> Vec<&str> {
     let names =
         listed.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty()));
     let names: Vec<&str> = names.filter(|name| *name != "help").collect();
-    assert!(names.len() > 20, "{names:?}");
+    assert_eq!(names.len(), COMMANDS, "{names:?}");
     names
 }
 

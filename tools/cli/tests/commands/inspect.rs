@@ -54,7 +54,7 @@ fn txn_of_an_unknown_transaction_exits_with_3() {
         .run("txn shop 1763726400123.7")
         .fails(3, "no row is locked by the transaction 1763726400123.7 (2025-11-21 12:00:00.123 UTC);");
     let line = "txn shop 1763726400123.7 --owner 0b0d4f421fc00007 --keyspace fruit --key apple";
-    sandbox.run(line).fails(3, "has no trace of");
+    sandbox.run(line).fails(3, "has no record of");
     sandbox.run("txn shop yesterday").fails(2, "not a timestamp");
 }
 
