@@ -1,9 +1,9 @@
 //! Named locks: uncontended, handed over between clients, with durable commits, with leases, and
 //! the opening of a store with many leases.
 //!
-//! A hand-over is a grant to a client that waits; each client requests the lock again immediately.
-//! The time of an iteration is the time from the start of the first client to the end of the last,
-//! divided by the number of iterations of all clients.
+//! A hand-over is a grant to a client that waits; each client requests the lock again as soon as it
+//! has released it. The time of an iteration is the time from the start of the first client to the
+//! end of the last, divided by the number of iterations of all clients.
 //!
 //! `cargo bench --bench lock`, or with `-- hand-over` for one group. With `--features tokio` it
 //! also measures hand-overs between tasks.

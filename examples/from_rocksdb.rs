@@ -1,5 +1,5 @@
-//! Migration of a plain RocksDB database: each column family becomes a keyspace. One transaction
-//! fills it, however many rows it has. The RocksDB database is only read.
+//! Migration of a plain RocksDB database: each column family becomes a keyspace, which one
+//! transaction fills, however many rows it has. The RocksDB database is only read.
 //!
 //! ```text
 //! cargo run --release --example from_rocksdb -- [OLD NEW]

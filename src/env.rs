@@ -14,8 +14,8 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// The number of yields in [`Env::spin_until`]. Measured: more yields gain nothing; without yields
-/// many clients make only a third to three quarters as many commits.
+/// The number of yields in [`Env::spin_until`]. Measured with many clients: more yields gain
+/// nothing; without yields the rate of commits falls to between a third and three quarters.
 const YIELDS: u32 = 3;
 
 /// The operating system as the store sees it, apart from its engine.

@@ -10,9 +10,9 @@ use crate::timestamp::Timestamp;
 
 /// A timestamp oracle that several clients of an engine share.
 ///
-/// Each timestamp must be allocated after the request for that timestamp began. A client that
-/// allocates a block of timestamps in advance, for later requests, breaks the order that reads
-/// depend on.
+/// Each timestamp must be allocated after the request for that timestamp began. A client must not
+/// allocate timestamps in advance, for later requests: a commit could then get a timestamp below
+/// the `read_ts` of a reader that has already read without it.
 pub trait Oracle: Send + Sync {
     /// A timestamp greater than those of all requests that ended before this request began.
     fn timestamp(&self) -> Result<Timestamp, EngineError>;

@@ -40,8 +40,8 @@ impl RowKey {
             return Self(Repr::Short { length, bytes: short });
         }
         let mut long = [0; STACK_BYTES];
-        // The `Arc` is made from a slice. An iterator would copy byte by byte, which takes as long
-        // as the saved allocation.
+        // The `Arc` copies a slice. Made from an iterator over both parts it would not need
+        // `concat`, but would copy byte by byte, which takes as long as the allocation of `concat`.
         Self(Repr::Long(match put_together(&mut long, id, key) {
             Some(bytes) => bytes.into(),
             None => [&id, key].concat().into(),

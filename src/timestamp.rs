@@ -40,8 +40,9 @@ impl Timestamp {
     ///
     /// Timestamps lead the clock after the clock was set back, and after a process ended without
     /// closing its store: at the next opening they start up to three seconds ahead. If processes
-    /// are killed in quick succession, these leads add up until the clock has caught up. Without
-    /// history, timestamps lag behind the clock after a pause, until the next sync.
+    /// are killed in quick succession, these leads add up until the clock has caught up. In a store
+    /// that keeps no history, timestamps lag behind the clock after an idle time, until the next
+    /// sync.
     pub fn millis(self) -> u64 {
         self.0 >> LOGICAL_BITS
     }
@@ -113,8 +114,8 @@ pub struct ParseTimestampError;
 /// [`Timestamp::MAX`].
 ///
 /// Without `Z` or an offset the time is in the local time zone, from the environment variable `TZ`
-/// or the operating system. A time that a clock change skips is shifted by the size of the change;
-/// of a time that occurs twice the first is taken.
+/// or the operating system. A time that a clock change skips is moved forward by as much as the
+/// clock was; of a time that occurs twice the first is taken.
 ///
 /// Relative times ("5m") need a clock and are not parsed here.
 ///

@@ -25,8 +25,8 @@ pub const ROW_ENTRIES_MAX: usize = limit(4, 2048);
 /// capacity of the one before it.
 pub const FIRST_LEVEL_ROWS: usize = limit(16, 4096);
 
-/// The maximum number of rows in the batch that commits a two-phase transaction's primary; `None`
-/// if the maximum of any batch holds for this batch too. With the lower limit of crash tests, other
+/// The maximum number of rows in the batch that commits a two-phase transaction's primary;
+/// `None` if only the maximum of all batches limits it. With the lower limit of crash tests, other
 /// rows are often still locked after the commit point.
 pub const PRIMARY_BATCH_ROWS_MAX: Option<usize> = if IN_CRASH_TESTS { Some(3) } else { None };
 

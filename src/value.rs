@@ -92,7 +92,7 @@ impl From<Value> for Vec<u8> {
     }
 }
 
-/// Fails if the length of the value is not `N`; the error is the value.
+/// Fails if the length of the value is not `N`, and returns the value as the error.
 impl<const N: usize> TryFrom<Value> for [u8; N] {
     type Error = Value;
 

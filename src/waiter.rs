@@ -47,8 +47,8 @@ impl Waiter {
         }
     }
 
-    /// Does what [`Waiter::notify`] does, without a wake-up. Only the thread or task that will wait
-    /// may call `notify_early`, before its wait.
+    /// Sets the notification, but wakes nothing. Only the thread or task that will wait may call
+    /// this, before its wait.
     pub fn notify_early(&self) {
         self.notified.store(true, Ordering::Release);
     }

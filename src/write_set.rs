@@ -294,7 +294,7 @@ mod tests {
             2 => (bound(), bound(), prop::collection::vec(any::<bool>(), 0..400))
                 .prop_map(|(start, end, ends)| Call::Scan(start, end, ends)),
         ];
-        // First in key order, then in any order.
+        // First insertions in key order, then any calls.
         (ROWS, prop::collection::vec(call, 0..600))
             .prop_map(|(sorted, any)| (0..sorted).map(Call::Insert).chain(any).collect())
     }

@@ -151,8 +151,8 @@ fn undecodable_bytes_are_corruption_that_names_the_key() {
     put(b"\0\x03", b"\x01\x01vv"); // too long
     put(b"\0\x04", b"\x02\x01v"); // another format
     put(b"\0\x05", b""); // nothing
-    put(b"\0\x06", b"\x01\xfd\xff\xff\xff\xff\xff\xff\xff\xff"); // longer than memory
-    put(b"\0\x07", b"\x01\xfc\xff\xff\xff\x7f"); // longer than there is
+    put(b"\0\x06", b"\x01\xfd\xff\xff\xff\xff\xff\xff\xff\xff"); // a length beyond all memory
+    put(b"\0\x07", b"\x01\xfc\xff\xff\xff\x7f"); // a length beyond the end of the bytes
     put(b"\0\x08x", b"\x01\x01v"); // a key that is too long
     put(b"\0\x09", b"\x01\x01w");
     let snapshot = store.snapshot().unwrap();

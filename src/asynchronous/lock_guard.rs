@@ -1,9 +1,9 @@
 //! Named locks (not row locks) for asynchronous code: a task waits for its lock without a thread.
 //!
-//! The steps from the grant in memory to the guard may have to wait, for example for a sync. If
-//! they do have to wait, they run on a blocking thread, otherwise in the task. If the future of a
-//! request is dropped, at whatever time, nothing is left behind: a waiting request is removed from
-//! the queue, and a granted lock goes to the next request.
+//! Once the lock is granted in memory, some steps are left until the guard is returned. If one of
+//! them has to wait, for example for a sync, they run on a blocking thread, otherwise in the task.
+//! If the future of a request is dropped, at whatever time, nothing is left behind: a waiting
+//! request is removed from the queue, and a granted lock goes to the next request.
 
 use std::fmt;
 use std::pin::Pin;
@@ -151,8 +151,8 @@ impl AsyncStore {
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct AsyncLockGuard {
     guard: LockGuard,
-    /// The unfinished work of a conversion whose future was dropped. The mutex makes the guard
-    /// `Sync`, which the boxed future is not.
+    /// The unfinished work of an upgrade or downgrade whose future was dropped. The mutex makes the
+    /// guard `Sync`; the boxed future alone is not `Sync`.
     settling: Mutex<Option<PendingActivation>>,
 }
 
@@ -224,8 +224,7 @@ impl AsyncLockGuard {
 
     /// [`LockGuard::upgrade`]. A future that is dropped during the wait leaves the shared lock as
     /// it was. If the future is dropped after the grant, the guard is exclusive. The token is then
-    /// 0 until the work in progress ends, or until another call of `upgrade` completes the
-    /// conversion.
+    /// 0 until the work in progress ends, or until another call of `upgrade` completes the upgrade.
     ///
     /// # Errors
     /// Those of [`LockGuard::upgrade`], and of [`AsyncStore::run_blocking`].
@@ -251,7 +250,7 @@ impl AsyncLockGuard {
 
     /// [`LockGuard::downgrade`]. If the future is dropped after the lock has become shared, the
     /// token is 0 until the work in progress ends, or until another call of `downgrade` completes
-    /// the conversion.
+    /// the downgrade.
     ///
     /// # Errors
     /// Those of [`LockGuard::downgrade`], and of [`AsyncStore::run_blocking`].

@@ -50,8 +50,9 @@ pub use scan::AsyncScan;
 ///
 /// At most [`Builder::admission_limit`](crate::Builder::admission_limit) attempts of `transact` run
 /// at the same time (three times the cores by default). Further attempts wait, but for a second at
-/// most, and then run in any case. In addition, each commit keeps its thread until it is durable;
-/// many commits share one sync. To bound memory and threads, bound the number of concurrent calls.
+/// most, and then run in any case. An attempt counts until its commit is visible, but keeps its
+/// thread until the commit is durable; many commits share one sync. To bound memory and threads,
+/// bound the number of concurrent calls.
 ///
 /// Worker threads are never blocked, so a `current_thread` runtime is enough. The runtime needs
 /// neither a time driver nor an I/O driver.

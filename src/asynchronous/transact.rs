@@ -95,8 +95,8 @@ impl AsyncStore {
         T: Send + 'static,
         E: From<Error> + Send + 'static,
     {
-        // Dropped with this future: a running attempt then finds no strong reference and rolls
-        // back.
+        // This reference is dropped with the future. A running attempt then finds that its weak
+        // reference is the only one left, and rolls back.
         let awaited = Arc::new(());
         loop {
             let held = self.wait_admission(attempts.admission_wait(true)).await?;

@@ -1,9 +1,8 @@
 //! Records on disk: only this module encodes and decodes them.
 //!
-//! A record is one byte of format version, then bincode with variable-length integers. Versions
-//! with an inline value, which nearly all versions are, have a format of their own
-//! ([`InlineWrite`]). Timestamps that are close together are stored as one timestamp and the
-//! distance to the other.
+//! A record is one byte of format version, then bincode with variable-length integers. Nearly all
+//! versions have an inline value; these have a format of their own ([`InlineWrite`]). Timestamps
+//! that are close together are stored as one timestamp and the distance to the other.
 //!
 //! Golden bytes in the tests fix the format. A change of the format needs a new build tag, in
 //! `format_line`.

@@ -103,8 +103,8 @@ impl AdmissionController {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut permits = self.admission.permits.lock();
-        // A waiter that was dequeued owns a permit, even if it is not notified yet. So a waiter has
-        // no permit to pass on only if it is still queued.
+        // A waiter that is still queued has no permit. Any other waiter owns one, even if it is not
+        // notified yet, and passes it on.
         if !self.own.is_notified() && permits.remove(&self.own) {
             return;
         }

@@ -22,7 +22,6 @@ const UNLOCK_WAIT_MAX: Duration = Duration::from_millis(100);
 /// The row-queue tickets and the permit of an attempt, kept until its changes are visible.
 #[derive(Default)]
 pub struct AttemptGuard {
-    /// Dropped before the permit.
     pub(super) row_queue_tickets: Vec<RowQueueTicket>,
     pub(super) permit: Option<Permit>,
     admission_timed_out: bool,
@@ -271,7 +270,8 @@ mod tests {
         Arc::new(Waiter::new(&SystemEnv::default()))
     }
 
-    /// Like a future that is dropped after some polls.
+    /// Another attempt has both tickets and the permit, or there is no other. The wait is dropped
+    /// after some polls, as when the future of a task is dropped.
     #[test]
     fn a_wait_dropped_at_any_step_leaves_every_queue() {
         let queues = Queues::new();

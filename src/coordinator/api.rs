@@ -54,11 +54,13 @@ pub struct CommitRequest<'a> {
     pub durable: bool,
     pub conditions: Arc<CommitConditions>,
     pub attempt: Option<AttemptGuard>,
-    /// Measures the phases. The commit's first phase begins at the timer's last lap.
+    /// Measures the phases of the commit. The first one counts from the end of the timer's last
+    /// lap.
     pub timer: &'a TxnTimer,
 }
 
-/// The progress of a store's commits, and of the work that follows them.
+/// How far commits are visible and durable, how far back is still being read, and whether locks of
+/// ended transactions are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
     /// Commits up to this are visible.

@@ -54,7 +54,7 @@ use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Lock, Mutation, RowKey, RowState, TxnId};
 use crate::timestamp::Timestamp;
 
-/// Maximum retries of a step whose row was changed meanwhile: another client made progress then.
+/// How often a step is repeated at most because other clients have changed its row meanwhile.
 const CONTENTION_RETRIES_MAX: u32 = 100_000;
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
@@ -145,8 +145,8 @@ impl SharedCoordinator {
         }
     }
 
-    /// The status at the lock's primary. A running owner is pushed above `push_above`; an owner
-    /// whose TTL has expired is rolled back.
+    /// The status at the lock's primary. A running owner is pushed above `push_above`, if given;
+    /// an owner whose TTL has expired is rolled back.
     fn check_txn_status(&self, lock: &Lock, push_above: Option<Timestamp>) -> StepResult<TxnStatus> {
         crash_point!(ResolveLockSeen);
         let mut current_ts = self.timestamp()?;
@@ -200,7 +200,7 @@ impl SharedCoordinator {
             min_commit_ts: txn.start_ts.next(),
         };
         loop {
-            // Guessing an untouched row saves a read. If that is wrong, the engine returns the row.
+            // Guessing that the row is empty saves a read. If it is not, the engine returns it.
             let done =
                 self.run_step(row, txn.start_ts, Some(RowState::default()), |as_read| prewrite(as_read, &request))?;
             match done {

@@ -9,8 +9,8 @@
 //! and names are lost only if the whole machine fails: if just the process ends, the kernel still
 //! has everything that was written.
 //!
-//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory. Its crashes lose and reorder
-//! writes and names in each of these ways, as a seed from the caller decides.
+//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory. A crash of it may lose writes
+//! and changes of names in each of these ways; a seed from the caller decides which.
 
 mod file;
 mod sim;

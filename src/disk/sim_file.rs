@@ -89,7 +89,7 @@ impl SimContent {
 
     pub fn sync(&mut self) {
         self.dirty.clear();
-        // Durable content must be readable, whatever length an earlier failure has left.
+        // A crash leaves the synced content readable, so a length that cuts it off is impossible.
         let synced_end = if self.has_grown { self.current.len() } else { self.unsynced_end };
         self.possible_lengths.retain(|length| *length >= synced_end);
         if !self.possible_lengths.contains(&self.current.len()) {

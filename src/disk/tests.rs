@@ -13,7 +13,7 @@ fn content(disk: &SimDisk, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// All results that crashes leave, as `look` reads them.
+/// What `look` returns after a crash of a copy of the disk, for each of 1000 seeds.
 fn after_crashes<T: Ord>(disk: &SimDisk, look: impl Fn(&SimDisk) -> T) -> BTreeSet<T> {
     let crashed = |seed| {
         let disk = disk.fork();

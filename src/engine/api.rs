@@ -211,8 +211,8 @@ pub trait EngineSnapshot: Send + Sync {
     ///
     /// No lock is held while `visit` runs: unlike an [`OnCell`], `visit` may read and write the
     /// engine. After the scan the call returns `true`. An engine that does not support this, for
-    /// example because its scans hold a lock, visits nothing and returns `false`. The cursor is
-    /// used as in [`scan_page`](Self::scan_page).
+    /// example because its scans hold a lock, visits nothing and returns `false`. The cursor keeps
+    /// the place for the next call, as [`PageRequest::cursor`] does.
     fn scan_unlocked(
         &self,
         _column: Column,

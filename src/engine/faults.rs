@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use super::{EngineError, RowBatch};
 use crate::split_mix64::SplitMix64;
 
-/// The maximum number of delayed copies. When this number is reached, the next call delivers the
-/// oldest copy.
+/// The maximum number of requests of which a copy is still delayed. Once it is reached, the next
+/// call delivers the oldest copy.
 pub const LATE_COPIES_MAX: usize = 64;
 
-/// The probability of each fault, in per mille, and its limits. The default has no faults.
+/// The probability of each fault, in per mille, and the longest delays. The default has no faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Requests that never arrive: they are not applied, and return [`EngineError::Undetermined`].

@@ -16,7 +16,8 @@ pub enum RowBatch {
     OnePhaseWrites(OnePhaseWrites),
 }
 
-/// The writes of a one-phase commit: each row gets its next version, with the same preconditions.
+/// The writes of a one-phase commit: each row gets its next version. All rows have the same
+/// preconditions.
 ///
 /// A bulk load commits large write sets. A [`RowChange`] for each row would take several times
 /// their memory. So engines should expand the batch one row at a time ([`OnePhaseWrites::rows`] and

@@ -1,5 +1,5 @@
-//! An unreliable network in front of any engine: it loses requests and replies, truncates requests,
-//! and delivers messages twice, late or slowly.
+//! An unreliable network in front of any engine: it loses and delays requests and replies,
+//! truncates requests, and delivers requests twice, the copy immediately or much later.
 //!
 //! ```text
 //!   client ──request──▶ (lost? truncated? copied?) ──▶ engine
@@ -19,7 +19,7 @@
 //!   elsewhere and removed must never cross a network that duplicates.
 //! - Another change, such as [`Engine::write_meta`], may arrive again only immediately: it has no
 //!   preconditions.
-//! - A read, of a snapshot too, never arrives twice: it may only be lost or delayed.
+//! - A read of the engine or of a snapshot never arrives twice: it may only be lost or delayed.
 //!
 //! A process with exclusive use of its engine calls it directly, without a network. So in front of
 //! an engine whose [`Capabilities::exclusive`] is true, set only [`Faults::delays`].
@@ -96,7 +96,7 @@ impl<E: Engine> FaultyEngine<E> {
     }
 
     fn deliver(&self, copy: &Late) {
-        // The reply is counted and discarded.
+        // The changes that the copy has applied are counted; the client gets no reply.
         let applied = self
             .engine
             .apply(&copy.batches)
@@ -170,7 +170,8 @@ impl<E: Engine> Engine for FaultyEngine<E> {
     fn apply(&self, batches: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         let limit = self.capabilities().batch_rows_max;
         if batches.iter().any(|batch| batch.row_count() > limit) {
-            // A client rejects such a batch before sending it, so no network fault can happen.
+            // A client rejects a batch of too many rows before sending it, so no network fault can
+            // happen.
             return self.engine.apply(batches);
         }
         let mut plan = self.begin(CallKind::Change);

@@ -119,8 +119,8 @@ impl InFlightFences {
         is_buffered
     }
 
-    /// To be called when the commit is visible: records the commit in the grants, and releases the
-    /// grants that are to end with it.
+    /// To be called when the commit is visible: records the commit in the grants whose next holder
+    /// must find it durable, and releases the grants that are to end with it.
     pub fn on_visible(mut self, commit_ts: Timestamp) {
         let fences = std::mem::take(&mut self.0);
         fences.visit(|grant, durable| {

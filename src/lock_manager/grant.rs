@@ -270,9 +270,9 @@ impl Grant {
     /// whether it has ended.
     pub fn watch(&self, watcher: &Arc<Waiter>) {
         self.cold().watchers.lock().push(Arc::clone(watcher));
-        // Pairs with the `fetch_or` in `end`. If this one is first, the end sees `cold` and finds
-        // the watcher. If the end is first, the caller's check sees it. So an end that sees no
-        // `cold` has no one to wake, and locks no mutex.
+        // Pairs with the `fetch_or` in `end`. If this one is first, the thread that ends the grant
+        // finds `cold` set, and the watcher in it. If `end` is first, the caller's check sees the
+        // end. So if that thread finds `cold` unset, it has no watcher to wake, and locks no mutex.
         self.state.fetch_or(0, Ordering::SeqCst);
     }
 

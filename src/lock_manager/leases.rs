@@ -136,8 +136,8 @@ impl LockManager {
                     self.expire_leases(entry, now, &mut wakes);
                 }
             }
-            // Names with a grant that is not ready are skipped: such a grant removes the rows of
-            // its predecessors, and reports their holders.
+            // Names with a grant that is not ready yet are skipped: its activation itself removes
+            // the rows of its predecessors, and reports from them whose lease it takes over.
             let all_ready = |entry: &&NamedLock| entry.queue.granted().iter().all(|asked| asked.value.is_ready());
             let past = shard.values().map(|entry| &**entry).filter(all_ready).flat_map(NamedLock::past);
             stale.extend(past.filter(|grant| grant.has_lease_row()).map(Arc::clone));

@@ -65,8 +65,8 @@ impl LockManager {
         self.shards.iter().map(Mutex::lock)
     }
 
-    /// Runs a change under the shard's mutex, and wakes what the change has collected after the
-    /// mutex is free.
+    /// Runs a change under the shard's mutex. Once the mutex is free, wakes what the change has
+    /// collected.
     pub(super) fn with_shard<T>(&self, name: &str, change: impl FnOnce(&mut Shard, &mut WakeList) -> T) -> T {
         let mut wakes = WakeList::default();
         let answer = change(&mut self.shard(name), &mut wakes);
@@ -282,8 +282,8 @@ impl LockManager {
         past
     }
 
-    /// Drops the predecessors of a name that leave nothing in flight, no lease row and no commit
-    /// above `durable_ts`.
+    /// Drops the predecessors of a name that leave no commit in flight, no commit above
+    /// `durable_ts` and no lease row.
     pub fn prune(&self, name: &str, durable_ts: Timestamp) {
         let mut shard = self.shard(name);
         if let Some(entry) = shard.get_mut(name) {
@@ -349,7 +349,7 @@ impl LockManager {
                 waiter.notify();
             }
             if mutated!(WakeBeforeGrant) && !grant.is_granted() {
-                // The waiter polls in between, and waits again.
+                // The waiter may poll between its wake-up and this grant; then it waits again.
                 if let Some(entry) = self.shard(&grant.name).get_mut(&grant.name) {
                     entry.granted(&grant);
                 }

@@ -65,7 +65,8 @@ impl Crowd {
         self.inside[at].fetch_sub(unit(mode), Ordering::SeqCst);
     }
 
-    /// Waits as a thread does; returns whether the request is granted.
+    /// Waits as a thread does, or with `give_up` stops where it would wait. Returns whether the
+    /// request is granted.
     fn waits_for(&self, wait: &LockWait, give_up: bool) -> bool {
         let mut woken = false;
         loop {
@@ -128,7 +129,7 @@ impl Crowd {
         self.leaves(at, mode);
         assert!(held.release());
         let grant = Arc::clone(held.grant());
-        // A conversion was counted when it was granted.
+        // Only the grant of a conversion has a reason; `converts` does its counting.
         if grant.requester.reason.is_none() {
             self.is_over(&grant, held);
         }

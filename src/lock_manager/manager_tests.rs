@@ -66,7 +66,8 @@ fn conversion_of(manager: &Arc<LockManager>, request: &RequestHandle) -> LockWai
 #[test]
 fn a_new_first_waiter_arms_the_lease_timer() {
     const SECOND: Duration = Duration::from_secs(1);
-    // The first waiter leaves the queue.
+    // Two requests wait for an exclusive lease. The first leaves the queue, and the next one gets
+    // the timer.
     let manager = manager();
     let held = leased(&manager, Exclusive, SECOND);
     let (front, next) = (wait_of(&manager, Exclusive, None, None), wait_of(&manager, Exclusive, None, None));
@@ -77,7 +78,8 @@ fn a_new_first_waiter_arms_the_lease_timer() {
     assert!(matches!(next.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
     drop((held, next));
 
-    // A conversion is cancelled, and the queue follows the leases again.
+    // One of two shared leases waits to be converted, so the first waiter waits for the conversion,
+    // without a timer. When the conversion is cancelled, the waiter gets one.
     let (converted, other) = (leased(&manager, Shared, SECOND), leased(&manager, Shared, SECOND));
     let conversion = conversion_of(&manager, &converted);
     let queued = wait_of(&manager, Exclusive, None, None);
@@ -87,7 +89,7 @@ fn a_new_first_waiter_arms_the_lease_timer() {
     assert!(matches!(queued.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
     drop((converted, other, queued));
 
-    // A downgrade grants the first waiter, and the next one gets a timer.
+    // An exclusive lease is downgraded. This grants the first waiter, and the next gets a timer.
     let held = leased(&manager, Exclusive, SECOND);
     let (front, next) = (wait_of(&manager, Shared, None, None), wait_of(&manager, Exclusive, None, None));
     assert!(matches!(front.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
@@ -97,7 +99,7 @@ fn a_new_first_waiter_arms_the_lease_timer() {
     assert!(manager.downgrade(held.grant(), &shared).unwrap());
     assert!(is_granted(&front) && is_woken(&next));
     assert!(matches!(next.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
-    // The lease has expired, and there is no other holder.
+    // Without `front` only the lease is held, and at this poll it has expired.
     drop(front);
     assert!(matches!(next.poll(SECOND), WaitPoll::Granted));
 }
@@ -162,10 +164,11 @@ fn a_semaphore_waits_only_for_commits_of_another_number() {
     let found = |mode| manager.predecessors_of(wait_of(&manager, mode, None, None).request.grant()).unsynced_commit_ts;
     assert_eq!(found(Semaphore(2)), Timestamp::ZERO);
     assert_eq!(found(Semaphore(3)), commit_ts);
-    // After a request with another number of permits, commits of all earlier numbers count.
+    // A grant of `Semaphore(3)` has ended since, so commits of the earlier number count for every
+    // mode.
     assert_eq!(found(Semaphore(2)), commit_ts);
 
-    // The same for commits in flight.
+    // A commit in flight, too, is waited for only by a request with another number of permits.
     let held = wait_of(&manager, Semaphore(2), None, None).into_request();
     let before = Arc::clone(held.grant());
     before.state().fetch_add(1, Ordering::SeqCst);

@@ -5,9 +5,9 @@
 //! earlier, the next holder would wait for nothing, and a power cut could revert commits that it
 //! has read.
 //!
-//! Ended grants that leave any of these are in `past`. Once an unsynced commit is all that a grant
-//! leaves, the timestamp of this commit is merged into `unsynced_commits`, and the grant is
-//! dropped.
+//! Ended grants that leave commits in flight or a lease row are in `past`. Once an unsynced commit
+//! is all that a grant leaves, the timestamp of this commit is merged into `unsynced_commits`, and
+//! the grant is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Predecessors {
     }
 }
 
-/// What to wake after the shard's mutex is free.
+/// What to wake and to report after the shard's mutex is free.
 #[derive(Default)]
 pub struct WakeList {
     pub granted: Vec<Arc<Grant>>,

@@ -155,7 +155,7 @@ fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut se
 pub struct LockTotals {
     pub held: usize,
     pub waiting: usize,
-    /// The time of the oldest waiting request.
+    /// When the oldest waiting request was made, by the monotonic clock.
     pub oldest_request_at: Option<Duration>,
 }
 

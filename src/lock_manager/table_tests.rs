@@ -40,7 +40,8 @@ fn a_cycle_of_three_is_found_once_until_a_wait_ends() {
     let waits: Vec<_> = [("a", "b"), ("b", "c"), ("c", "a")].map(|(by, name)| ask(&manager, by, name)).into();
     let mut ids: Vec<u64> = waits.iter().chain([&outside]).map(|wait| wait.grant().id).collect();
     ids.sort_unstable();
-    // `c` waits behind `d` in the queue of `a`, so `d` is in the cycle.
+    // Each of the tasks `a`, `b` and `c` holds the lock of its name, and waits for the next one's.
+    // Task `c` waits behind `d` in the queue of lock `a`, so `d` is in the cycle.
     let cycles = manager.table(&CLOCK).wait_cycles;
     assert_eq!(cycles.len(), 1, "{cycles:?}");
     let mut cycle = cycles[0].clone();

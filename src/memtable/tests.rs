@@ -87,7 +87,7 @@ proptest! {
         for (number, (changes, opens_snapshot)) in batches.iter().enumerate() {
             let sequence = BASE + 1 + number as u64;
             let mut alive: Vec<u64> = snapshots.iter().map(|(sequence, _)| *sequence).collect();
-            // The sequence that is visible while the batch is written.
+            // Until the batch is visible, new snapshots open at the sequence before it.
             alive.push(sequence - 1);
             add(&mut writer, changes, sequence, &alive);
             for (column, key, content) in changes {
@@ -152,7 +152,7 @@ fn keys_are_found_and_sorted_in_any_order_of_insertion() {
     let (mut writer, mut model) = (writer(2), BTreeMap::new());
     let count = 100_000_u64;
     for number in 0..count {
-        // Half of them ascending, as in a bulk load; the others scattered.
+        // Half of the keys ascend, as in a bulk load; the others are scattered.
         let place = if number % 2 == 0 { number } else { number * 7_919 % count };
         let key = place.to_be_bytes().to_vec();
         let change = [(Column::Write, key.clone(), Some(number.to_be_bytes().to_vec()))];
@@ -179,8 +179,8 @@ fn concurrent_readers_see_whole_batches_at_their_sequence() {
             let mut reads = 0_u64;
             while !stopped.load(Ordering::Relaxed) || reads == 0 {
                 let sequence = visible.load(Ordering::Acquire);
-                // At sequence n, the value of each key up to n is the largest multiple of the key
-                // that is not above n.
+                // Batch n sets each key that divides n to n. So at sequence n the value of a key up
+                // to n is the largest multiple of the key that is not above n.
                 let found = cells(&memtable, Column::Write, &RowRange::all(), reads.is_multiple_of(2), sequence);
                 let expected = (1..=KEYS.min(sequence - BASE)).count();
                 assert_eq!(found.len(), expected, "at {}", sequence - BASE);
@@ -197,7 +197,8 @@ fn concurrent_readers_see_whole_batches_at_their_sequence() {
             let due = (1..=KEYS).filter(|key| number % key == 0);
             let put = |key: u64| (Column::Write, key.to_be_bytes().to_vec(), Some(number.to_be_bytes().to_vec()));
             let changes: Vec<Cell> = due.map(put).collect();
-            // The readers are not registered, so any recent sequence may be read.
+            // The test does not know the readers' sequences, so it keeps what a reader at any of
+            // the last 2,000 sequences reads.
             let alive: Vec<u64> = (BASE + number.saturating_sub(2_000)..BASE + number).collect();
             add(&mut writer, &changes, BASE + number, &alive);
             visible.store(BASE + number, Ordering::Release);

@@ -148,8 +148,8 @@ impl MemtableWriter {
         splice[..height].fill(number);
     }
 
-    /// The last node before the key, on each level below `height`. Higher levels may have an
-    /// earlier node.
+    /// For each level below `height`, the last node before the key; for a higher level, a node
+    /// before the key that need not be the last.
     fn find_splice(
         &self,
         memtable: &Memtable,

@@ -14,7 +14,8 @@ const PROBES: u64 = 5;
 /// See the [module](self).
 #[derive(Default)]
 pub struct RowBloomFilter {
-    /// Each level is twice as large as the previous level. Rows are added to the last level only.
+    /// The bits of the filter. Rows are added to the last level only. When that is full, a level of
+    /// twice its size is appended.
     levels: Vec<Box<[u64]>>,
     last_level_rows: usize,
 }

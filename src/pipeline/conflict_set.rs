@@ -61,7 +61,8 @@ pub struct ConflictSet {
     lock_only_low_water: Timestamp,
     /// The newest commits of many rows, oldest first.
     range_commits: VecDeque<RangeCommit>,
-    /// The newest commit of many rows that was removed from `range_commits`.
+    /// Timestamp of the newest commit that was removed from `range_commits`: a low water for all
+    /// rows.
     low_water: Timestamp,
     /// The newest commit of any row.
     max_commit_ts: Timestamp,
@@ -72,7 +73,8 @@ struct CacheSlot {
     row: u64,
     commit_ts: Timestamp,
     lock_only: bool,
-    /// The low water: the newest commit of this slot's rows that the slot does not have.
+    /// The low water: an upper bound for the commits of all rows that hash to this slot, except the
+    /// row in it.
     floor: Timestamp,
 }
 
@@ -164,9 +166,9 @@ impl ConflictSet {
         let index = self.index(hash);
         let Some(slot) = self.slots.get_mut(index) else { return };
         self.max_commit_ts = self.max_commit_ts.max(committed);
-        // A row may be rolled forward late, and its old commit must not replace a newer commit in
-        // the slot. The slot would then count as exact for the row, and a newer commit of the row
-        // may already have been evicted.
+        // If a row is rolled forward late, its commit may be older than the one in the slot, which
+        // then stays. If the old commit took the slot, it would count as the row's last commit,
+        // although a newer one of the same row may have been evicted earlier.
         let evicted = if slot.row == hash {
             None
         } else if committed < slot.commit_ts {
@@ -322,8 +324,8 @@ mod tests {
         }
         for number in 1..=12 {
             assert_eq!(memory.check(&row(&number.to_string()), ts(number - 1)), LastCommit::After(ts(number)));
-            // `Unknown` is legal, because the slot's low water may be higher. `After` is not,
-            // because the row has no later lock-only commit.
+            // At the timestamp of its only commit the row has no conflict, so `After` would be
+            // wrong. `Unknown` is legal, because the slot's low water may be higher.
             assert!(!matches!(memory.check(&row(&number.to_string()), ts(number)), LastCommit::After(_)));
         }
         assert!(!matches!(memory.check(&row("another"), ts(0)), LastCommit::After(_)));

@@ -141,8 +141,8 @@ impl GroupCommit {
     }
 
     /// Applies the changes, or returns why they were rejected. Returns when the changes are visible
-    /// or, if the submission is `durable`, when they survive a power cut. The time since the
-    /// timer's last lap is charged to the commit's phases.
+    /// or, if the submission is `durable`, when they survive a power cut. Charges the time since
+    /// the timer's last lap to the phases `Apply` and `Sync`.
     ///
     /// # Errors
     /// `Undetermined`: the commit may or may not have taken effect. After any other error nothing
@@ -270,7 +270,8 @@ impl GroupCommit {
     ) -> Result<(), (ReplySender, Error)> {
         let QueuedSubmission { submission, fences, reply } = entry;
         let Submission { mut batch, kind, attempt, .. } = submission;
-        // The grant of a fence that passed the check may end before the commit has its timestamp.
+        // Lets the harness end the grant of a fence here: after the check has passed, and before
+        // the commit has its timestamp.
         yield_point!(if fences.is_any());
         let start_ts = batch.start_ts();
         let commit_ts = match kind {

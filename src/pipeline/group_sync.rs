@@ -200,8 +200,8 @@ impl GroupSync {
         self.run_role(role)
     }
 
-    /// Returns once the sync of this role has ended. A follower's wait also ends, without an error,
-    /// when the pipeline fails.
+    /// Runs the sync or, as a follower, waits until it has ended. A follower's wait also ends,
+    /// without an error, when the pipeline fails.
     fn run_role(&self, role: SyncRole) -> Result<()> {
         match role {
             SyncRole::Leader(view) => self.sync_with(view),
@@ -215,8 +215,8 @@ impl GroupSync {
     /// How to get a sync that covers `ts`; `None` if such a sync has just ended.
     fn join_sync(&self, ts: Timestamp) -> Option<SyncRole> {
         let mut state = self.state.lock();
-        // A sync raises `durable_ts` before it takes this mutex to end. So if `durable_ts` is below
-        // `ts` here, no sync that covers `ts` has ended.
+        // A successful sync first raises `durable_ts`, and then takes this mutex to clear
+        // `running`. So if `durable_ts` is below `ts` here, no sync that covers `ts` has ended.
         if self.durable_ts() >= ts {
             return None;
         }
@@ -260,7 +260,7 @@ impl GroupSync {
         }
     }
 
-    /// Makes the sync that [`GroupSync::begin_sync`] has begun with this view.
+    /// Runs the sync for which [`GroupSync::begin_sync`] returned this view.
     fn sync_with(&self, view: Arc<ReadView>) -> Result<()> {
         let guard = SyncPanicGuard { sync: self, was_panicking: std::thread::panicking() };
         let synced = self.sync_and_publish(view);

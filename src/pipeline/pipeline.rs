@@ -172,8 +172,8 @@ impl Pipeline {
             return Ok(visible);
         }
         if durable.read_ts == visible.read_ts {
-            // Both views show the same commits, but the visible view may be newer and need no lock
-            // checks.
+            // Both views show the same commits. The visible one may have been opened later, when
+            // reads no longer had to check locks, so it is preferred.
             return Ok(visible);
         }
         if durable.read_ts >= self.views.acked_ts() {

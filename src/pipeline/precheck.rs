@@ -159,7 +159,8 @@ impl LeaderMemory {
                     self.row_locks.remove(&change.row);
                 }
             }
-            // A change that deletes a transaction record is not a commit of its row.
+            // The last roll-forward also deletes the transaction record at the primary. That change
+            // keeps the write column, but is not a lock-only commit of the row.
             let lock_only = change.write == CellChange::Keep;
             if let Some(ts) = commit_ts
                 && change.txn_record != CellChange::Delete
@@ -236,7 +237,8 @@ impl Prechecker<'_> {
             Precondition::LockUnchanged(version) => match memory.row_locks.get(row) {
                 Some(found) if *found == version => PreconditionCheck::Holds,
                 Some(found) => PreconditionCheck::Fails(Rejection::LockConflict(row.clone(), Some(*found))),
-                // The row has an orphan lock, the lock of a large transaction, or no lock.
+                // Not in the map: the row has an orphan lock, the lock of a large transaction, or
+                // none.
                 None => PreconditionCheck::Unknown,
             },
             // For GC the engine checks the newest version on disk, because the conflict set would

@@ -55,8 +55,9 @@ impl Timestamps {
         }
     }
 
-    /// Keeps timestamps close to the wall clock. The cost is that after a pause the first commit
-    /// waits for one more sync.
+    /// Keeps timestamps from lagging behind the wall clock: see [`LocalOracle::track_wall_clock`].
+    /// If the clock has passed the reservation, as after a pause, the next commit waits for one
+    /// more sync, which extends the reservation.
     pub fn track_wall_clock(&self) {
         self.oracle.track_wall_clock();
     }

@@ -44,8 +44,8 @@ pub enum TxnStatus {
 pub enum OwnerLiveness {
     /// The owner has ended.
     Ended,
-    /// The owner counts as ended once the lock's time to live has expired at `current_ts`. A
-    /// running owner is pushed above `push_above`.
+    /// The owner counts as ended if the lock's time to live has expired at `current_ts`. If not,
+    /// the check raises the lock's `min_commit_ts` above `push_above`.
     ByTtl {
         /// A timestamp that the oracle handed out after the caller found the lock.
         current_ts: Timestamp,

@@ -71,7 +71,8 @@ pub enum StepError {
     AlreadyCommitted(Timestamp),
     /// The transaction is rolled back.
     AlreadyRolledBack,
-    /// The row already has a newer write of the same transaction.
+    /// A prewrite finds its lock with a newer write of the same transaction; or a commit finds its
+    /// lock gone and a newer version, which leaves the transaction's status unknown.
     StaleRequest,
     /// The commit timestamp is too low: it must be at least this.
     CommitTsTooLow(Timestamp),

@@ -8,7 +8,8 @@ use crate::coordinator::{CommitProtocol, HistoryRetention};
 use crate::engine::Compression;
 use crate::option_ranges::{self, OptionOutOfRange, OptionRange};
 
-/// Twice the size of the largest value, so that every row fits.
+/// The default of `max_transaction_bytes`: twice the size of the largest value, so that every row
+/// fits.
 pub(in crate::store) const MAX_TRANSACTION_BYTES: usize = 64 << 20;
 pub(super) const LARGE_TRANSACTION_BYTES: usize = 32 << 20;
 pub(super) const CONFLICT_CACHE_ROWS: usize = 1 << 16;

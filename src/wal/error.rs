@@ -53,8 +53,9 @@ pub struct DataLoss {
     /// Sequence of the first missing frame.
     pub first_missing: u64,
     /// The highest sequence that is proven to have been durable. If it is at or above
-    /// `first_missing`, durable frames from there up to it are lost. If it is below, the log is
-    /// damaged, but nothing proves which of the missing frames were durable.
+    /// `first_missing`, durable frames from there up to it are lost. If it is below, needed
+    /// segments are missing or have no valid header, but nothing proves which of their frames were
+    /// durable.
     pub durable_sequence: u64,
     /// Valid frames beyond the break. They cannot be applied without the missing frames before
     /// them.

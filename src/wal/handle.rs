@@ -41,7 +41,7 @@ pub(super) struct WalShared<D: Disk> {
     files: Mutex<SegmentFiles<D::File>>,
     /// Serializes syncs.
     syncing: Mutex<()>,
-    /// Locked while the next segment's file is created.
+    /// The segment that the next rotation begins. Locked while its file is created.
     next: Mutex<NextSegment<D::File>>,
 }
 

@@ -32,7 +32,7 @@ const MAGIC: [u8; 8] = *b"percolog";
 pub const FORMAT: u32 = 1;
 /// Block size of file systems and page caches. The second header must survive damage to one block.
 const BLOCK: usize = 4096;
-/// The block size as an offset, which is that of the second header.
+/// The block size as an offset: the second header begins there.
 pub const BLOCK_BYTES: u64 = BLOCK as u64;
 /// Offset of the first frame.
 pub const FRAMES_OFFSET: u64 = 2 * BLOCK_BYTES;
@@ -189,8 +189,9 @@ pub fn segment_file_name(number: u64) -> String {
     format!("{number:0NAME_DIGITS$}{SUFFIX}")
 }
 
-/// The maximum number of a segment; a file with a greater one is not a segment. An incarnation
-/// begins only with a number in the lower half of the range, so it cannot run out of numbers.
+/// The maximum number of a segment; a file with a greater one is not a segment. Opening
+/// fails if its new segment would have more than half of this number, so an incarnation cannot run
+/// out of numbers.
 pub const SEGMENT_NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// The number in a segment's file name; `None` if the file is not a segment.

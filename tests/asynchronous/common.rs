@@ -55,7 +55,7 @@ pub fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 #[derive(Default)]
 pub struct Gate(Way);
 
-/// The other side of a [`Gate`]: a thread that passes it waits until the gate is open.
+/// The other side of a [`Gate`]: `pass` blocks the calling thread until the gate is open.
 #[derive(Clone, Default)]
 pub struct Way(Arc<(Mutex<bool>, Condvar)>);
 

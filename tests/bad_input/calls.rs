@@ -211,7 +211,7 @@ fn a_range_that_starts_after_its_end_is_empty() {
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, "v"))).unwrap();
     let (mut txn, snapshot) = (store.begin().unwrap(), store.snapshot().unwrap());
-    // Own writes must be tested, too: other code checks the bounds when it merges them into a scan.
+    // Own writes are tested, too: other code than for committed rows checks the bounds for them.
     ["a", "b", "d"].iter().for_each(|key| txn.put(&rows, key, "own").unwrap());
     let excluded = |from, to| (Bound::Excluded(from), Bound::Excluded(to));
     for range in

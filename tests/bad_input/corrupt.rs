@@ -22,7 +22,7 @@ struct Damaged {
 /// Closes a store with history, calls `change` to write or delete cells, and opens the store again.
 /// The arguments of `change` are a function that writes or deletes one cell, the key of the row
 /// `bad`, and four timestamps: the start timestamp of the row's version, the commit timestamp of
-/// the version that it replaced, and two unused ones.
+/// the version that it replaced, and the start timestamps of two transactions that wrote nothing.
 fn damaged(
     change: impl FnOnce(&mut dyn FnMut(Column, &[u8], Option<&[u8]>), &RowKey, [Timestamp; 4]),
 ) -> Result<Damaged, Error> {

@@ -42,8 +42,8 @@ pub fn a_time_to_live_saturates(environment: &Environment) {
         assert_eq!(driver.check(far, "k", liveness), Ok(TxnStatus::Pending), "checked at {current_ts}");
     }
     assert_eq!(driver.lock("k"), held);
-    // The lock expires in the first millisecond after its TTL. For a clock that is behind the
-    // lock's start it has not expired.
+    // The lock expires in the first millisecond after its TTL. By a clock that is behind the lock's
+    // start, the lock has not expired.
     let t = TxnId { start_ts: Timestamp::from_millis(1000), ..txn(2) };
     driver.prewrite(&Prewrite { ttl_ms: 50, ..put(t, "j", "v") }).unwrap();
     let at = |millis| OwnerLiveness::ByTtl { current_ts: Timestamp::from_millis(millis), push_above: None };

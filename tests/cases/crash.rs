@@ -119,7 +119,7 @@ fn resolvers_race_with_a_slow_owner(environment: &Environment) {
         let locked = Arc::new(AtomicBool::new(false));
         let (reads, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         // In every second round the lock expires before the owner commits. In every fourth round
-        // the owner also waits until a resolver has read the rows since the lock expired.
+        // the owner also waits until a resolver has read a row after the lock expired.
         let (clock, flag, slow, nap) =
             (Arc::clone(&environment.clock), Arc::clone(&locked), round % 2 == 0, dice.below(400));
         let (read_by_others, late) = (Arc::clone(&reads), round % 4 == 0);
@@ -206,7 +206,7 @@ fn resolvers_race_with_each_other(environment: &Environment) {
             driver.commit(txn(10), &keys[0], 20).unwrap();
         }
         drop(driver);
-        // The sweep, two readers from both ends and a writer resolve the same locks.
+        // The sweep, a writer and two readers, one from each end, resolve the same locks.
         let store = environment.open();
         let expected = if forward { some("new") } else { None };
         let readers = [false, true].map(|backwards| {
@@ -338,7 +338,8 @@ fn another_lock_on_the_primary_is_no_status(environment: &Environment) {
     let theirs = driver.lock("p");
     for liveness in [OwnerLiveness::Ended, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: Some(ts(40)) }] {
         assert_eq!(driver.check(txn(10), "p", liveness), Ok(TxnStatus::RolledBack));
-        // A transaction with another owner id has no lock on the primary, either.
+        // The lock is not that of this transaction, either, which began later and has a lower
+        // owner id.
         let namesake = TxnId { owner: OwnerId::from_u64(99), ..txn(21) };
         assert_eq!(driver.check(namesake, "p", liveness), Ok(TxnStatus::RolledBack));
         assert_eq!(driver.lock("p"), theirs);

@@ -26,7 +26,7 @@ pub fn row(key: &str) -> RowKey {
     RowKey::new(KeyspaceId(1), key.as_bytes())
 }
 
-/// The transaction that began at `start_ts`. Each number has its own owner id.
+/// The transaction that began at `start_ts`. Its owner id is unique for each `start_ts`.
 pub fn txn(start_ts: u64) -> TxnId {
     TxnId { start_ts: ts(start_ts), owner: OwnerId::from_u64(1 << 40 | start_ts) }
 }

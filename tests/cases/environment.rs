@@ -273,8 +273,8 @@ impl Environment {
         }
     }
 
-    /// Leaves a transaction half done: at the first write that `act_at` selects, its owner loses
-    /// the engine. Returns the error of its commit.
+    /// Leaves a transaction half done: after the first write for which `act_at` returns an act,
+    /// every call of the owner to the engine fails. Returns the error of the owner's commit.
     pub fn leave_behind(
         &self,
         write: impl Fn(&Opened, &mut Txn),

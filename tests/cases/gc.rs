@@ -226,7 +226,7 @@ fn secondaries_are_resolved_before_records_are_deleted(environment: &Environment
     assert_eq!(store.locks_left(), 1199);
     store.resolve_orphan_locks().unwrap();
     assert_eq!((wrong.load(Ordering::SeqCst), store.locks_left()), (0, 0));
-    // The records were deleted, once no request could need them.
+    // The records were deleted, but not before the last locks of their transactions.
     assert!(gone.load(Ordering::SeqCst) > 0);
     assert_eq!(store.engine.txn_records(ts(1000), None, usize::MAX).unwrap().records, []);
     assert!(store.engine.safe_point().unwrap() > ts(1000));

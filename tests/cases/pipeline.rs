@@ -112,7 +112,7 @@ fn a_transaction_begun_during_a_commit_conflicts_with_it(environment: &Environme
         txn.commit().unwrap().commit_ts
     });
     gate.wait_for_arrival();
-    // T0 has its commit timestamp and is not visible.
+    // T0 has its commit timestamp, but is stopped before its commit is visible.
     let mut t1 = second.begin().unwrap();
     let (read_ts, start_ts) = (t1.read_ts(), t1.start_ts());
     assert_eq!(text(t1.get(&second.rows, "k").unwrap()), some("1"));

@@ -126,7 +126,7 @@ fn a_rollback_leaves_another_lock(environment: &Environment) {
     driver.prewrite(&put(txn(20), "k", "twenty")).unwrap();
     let held = driver.lock("k");
     driver.roll_back(txn(10), "k").unwrap();
-    // A rollback by a transaction with another owner id leaves the lock, too.
+    // The lock also stays if the other transaction's owner id is below that of the lock's owner.
     driver.roll_back(TxnId { owner: OwnerId::from_u64(9), ..txn(11) }, "k").unwrap();
     assert_eq!(driver.lock("k"), held);
     assert_eq!(driver.commit(txn(20), "k", 30), Ok(ts(30)));

@@ -129,7 +129,8 @@ pub fn no_part_of_a_column_is_read_twice(environment: &Environment) {
     put(ROWS / 3..ROWS)(&before, &mut txn);
     txn.commit().unwrap();
     drop(before);
-    // In key order, the rows have first only locks, then only versions, then both.
+    // In key order, the first third of the rows has only locks, the last quarter has locks and
+    // versions, and the rest has only versions.
     for numbers in [0..ROWS / 3, ROWS - ROWS / 4..ROWS] {
         let primary = key(numbers.start);
         environment.leave_behind(put(numbers), move |groups, rows| {

@@ -96,7 +96,8 @@ pub fn a_repeated_commit_point_keeps_its_timestamp(environment: &Environment) {
     }
 }
 
-/// An error after all prewrites is not a definite abort, whether or not the request took effect.
+/// If the request for the commit point returns an error, it may have taken effect all the same. So
+/// the result of the commit must not be a definite abort.
 pub fn a_failed_commit_point_is_not_called_aborted(environment: &Environment) {
     let environment = environment.another();
     let store = environment.open();

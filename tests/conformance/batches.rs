@@ -142,7 +142,7 @@ pub fn an_empty_batch_succeeds(engine: &Subject) {
     engine.sync().unwrap();
 }
 
-/// Where the engine has no limit or a very high one, a large batch is tested instead.
+/// If the engine has no limit or a very high one, only a large batch within the limit is tested.
 pub fn a_batch_above_the_limit_is_refused_before_it_begins(engine: &Subject) {
     const PLENTY: usize = 3000;
     let limit = engine.capabilities().batch_rows_max;
@@ -320,7 +320,7 @@ fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
             3 => Precondition::NoTxnRecord(ts(start_ts)),
             _ => Precondition::SafePointAtMost(ts(dice.below(8))),
         };
-        // A new precondition does not compile here until it is drawn above.
+        // A new kind of precondition does not compile here, as a reminder to draw it above.
         change.preconditions.push(match drawn {
             Precondition::LockAbsent
             | Precondition::LockUnchanged(_)

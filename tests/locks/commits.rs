@@ -77,8 +77,9 @@ struct Next {
 }
 
 impl Unsynced {
-    /// If `waits`, runs `next` while the first holder is in its closure; otherwise once its commit
-    /// is visible and the lock has left the lock table.
+    /// Makes the first holder commit while syncs are stopped, and calls `next`, which starts the
+    /// next holder. If `waits`, it is called while the first holder is in its closure; otherwise
+    /// once the commit is visible and the lock has left the lock table.
     fn begin(
         how: First,
         next: impl FnOnce(&World, &Arc<AtomicBool>) -> Worker<Next>,

@@ -18,7 +18,7 @@ pub const MANY_ROWS: usize = 1500;
 /// How many rows a store has.
 #[derive(Clone, Copy, Debug)]
 pub enum Profile {
-    /// A handful of keys, so that transactions meet.
+    /// A handful of keys, so that transactions conflict.
     FewRows,
     /// Several pages of rows.
     ManyRows,
@@ -28,7 +28,8 @@ pub enum Profile {
 #[derive(Clone, Debug)]
 pub struct Case {
     pub profile: Profile,
-    /// With a conflict cache of one row, the engine checks almost every precondition.
+    /// The size of the store's conflict cache. With one row, the engine checks almost every
+    /// precondition.
     pub conflict_cache_rows: usize,
     pub large_transaction_bytes: usize,
     pub operations: Vec<Operation>,
@@ -60,7 +61,8 @@ pub enum Extent {
     Prefix(Key),
 }
 
-/// A slot without a transaction or snapshot gets one at its first use.
+/// An operation. Transactions, snapshots and open scans are named by slot; an empty slot gets a
+/// transaction or snapshot at its first use.
 #[derive(Clone, Debug)]
 pub enum Operation {
     Begin {
@@ -75,7 +77,8 @@ pub enum Operation {
     Put(usize, Place, usize),
     Insert(usize, Place, usize),
     Delete(usize, Place),
-    /// Puts values of this length into many rows, one after the other, or deletes them.
+    /// Puts values of length `put` into the rows with numbers from `first` on, `rows` of them, or
+    /// deletes these rows.
     Band {
         slot: usize,
         keyspace: usize,

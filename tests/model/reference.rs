@@ -37,8 +37,7 @@ pub struct ModelTxn {
     rows: Rc<Rows>,
     begun: u64,
     writes: BTreeMap<Place, Write>,
-    /// The writes at each savepoint; `None` once the transaction has rolled back to an earlier
-    /// savepoint.
+    /// The writes at each savepoint. A rollback to a savepoint sets all later ones to `None`.
     savepoints: Vec<Option<BTreeMap<Place, Write>>>,
 }
 

@@ -177,7 +177,7 @@ impl Case {
         Ok(rows)
     }
 
-    /// The first attempt meets a conflict.
+    /// Runs a transaction whose first attempt conflicts.
     fn conflict(&self, store: &Store, rows: &Keyspace) -> Result<()> {
         let mut attempts = 0_u32;
         let done = store.transact_with(self.options(), |txn| {
@@ -239,7 +239,8 @@ impl Case {
         }
     }
 
-    /// Every way to open a store refuses the option and creates nothing.
+    /// Every call that takes the option refuses it with this message. A refused opening creates
+    /// nothing.
     fn refused_everywhere(&self, message: &str) {
         let same = |why: Error| {
             assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");

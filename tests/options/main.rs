@@ -27,7 +27,7 @@ use percolite::option_ranges::{self, OptionRange, Unit};
 use crate::child::{FAILED, REFUSED};
 use crate::support::Dice;
 
-/// The number of random values of each kind that [`values`] draws for an option.
+/// How many times [`values`] draws its three kinds of random values for an option.
 const RANDOM_VALUES: usize = 2;
 
 /// The options to try, with their bounds and the greatest value of their type.

@@ -304,7 +304,7 @@ fn block(number: u64, content: &[u8]) -> Vec<u8> {
 fn a_decompression_bomb_is_refused() {
     let store = Store::in_memory().unwrap();
     let zeros = |length: u32, packed: usize| {
-        // One literal, and then a match of unbounded length.
+        // In the format of LZ4: one literal byte, and then a match, which repeats it without bound.
         let lz4 = [&[0x1f, 0, 1, 0][..], &vec![0xff; packed], &[0]].concat();
         let content = [&[1][..], &length.to_be_bytes(), &lz4].concat();
         [first_line(), block(0, &content)].concat()
@@ -438,8 +438,8 @@ fn a_checkpoint_without_its_marker_is_no_store() {
 #[test]
 fn a_restore_does_not_conflict_with_other_transactions() {
     let dump = dump(&filled());
-    // Thirty attempts are enough for the catalog's short transactions, but too few for long ones,
-    // which always conflict.
+    // The restore's short transactions on the catalog succeed within thirty attempts. The long
+    // ones, which write the rows, would conflict at each attempt if they checked for conflicts.
     let few = RetryPolicy::default().max_attempts(30).timeout(Duration::from_secs(60));
     let store = Store::builder().conflict_cache_rows(1).retry_policy(few).in_memory().unwrap();
     let busy = store.keyspace("busy").unwrap();

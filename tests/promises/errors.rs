@@ -152,7 +152,8 @@ fn an_io_error_commits_nothing_and_the_store_still_works() {
     assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some("w".into()));
 }
 
-/// The lock is deleted below the store, as only the resolution of an orphan lock may do.
+/// The test deletes the lock on a large transaction's primary in the engine, as if another process
+/// had resolved it as an orphan lock.
 #[test]
 fn a_lost_primary_lock_is_a_conflict_that_names_the_row() {
     let memory = SimStorage::new();

@@ -117,7 +117,7 @@ fn an_increment_applies_puts_deletes_and_keyspace_changes() {
         (Some(DumpHeader::read(base.as_slice()).unwrap().read_ts), Some(snapshot.read_ts()))
     );
     assert!(copy.verify(|_| ()).unwrap().is_ok());
-    // Handles stay valid.
+    // A handle from before the restore stays valid.
     assert_eq!(copy.snapshot().unwrap().get(&moved, "row").unwrap(), Some("x".into()));
     copy.transact(|txn| txn.put(&moved, "row", "own")).unwrap();
 }
@@ -137,7 +137,7 @@ fn an_increment_restores_only_onto_its_base() {
     refused(&copy, &first, OnExisting::Replace, "nothing was restored here");
     restore(&copy, &base);
     let read_ts_of = |dump: &[u8]| format!("{:#}", DumpHeader::read(dump).unwrap().read_ts);
-    // The error names both timestamps.
+    // The error names the timestamp that `second` follows, and that of the copy.
     refused(&copy, &second, OnExisting::Replace, &read_ts_of(&first));
     refused(&copy, &second, OnExisting::Replace, &read_ts_of(&base));
     restore(&copy, &first);
@@ -248,7 +248,7 @@ fn dropped_or_taken_keyspaces_refuse_an_increment() {
     refused(&taken, &increment, OnExisting::Fail, "exists here and was not restored");
     taken.restore(increment.as_slice(), OnExisting::Replace, |_| ()).unwrap();
     assert_eq!(content(&taken), content(&store));
-    // The source's name of a keyspace replaces a name that was given in the copy.
+    // A keyspace that was renamed in the copy gets the source's name again.
     let renamed = copy();
     renamed.rename_keyspace("rows", "mine").unwrap();
     restore(&renamed, &increment);

@@ -1,5 +1,5 @@
-//! Faults that a review put into the code and that no layer of the crash harness found. Each test
-//! finds one of these faults.
+//! A review put mistakes into the code on purpose, to see which tests find them. Each test here
+//! finds one that no layer of the crash harness had found.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,8 +136,9 @@ fn a_large_transaction_fails_on_a_truncated_keyspace() {
 fn recovery_respects_the_batch_limit_of_the_engine() {
     const ROWS: usize = 8;
     let (mut forward, mut back) = (0, 0);
-    // A write has eight batches. Each number of surviving batches is tried several times, because a
-    // sync by the background may keep more batches than the crash would.
+    // The write of "new" has eight batches. The crash keeps the first of them, as many as `kept`
+    // modulo nine. Each number is tried several times, because a sync by the background may keep
+    // more.
     for kept in 0..40 {
         let memory = SimStorage::new();
         let open = |builder| open_limited(builder, &memory);

@@ -16,7 +16,8 @@ fn parts(row: percolite::Result<Row>) -> percolite::Result<(Vec<u8>, Value)> {
     row.map(Row::into_parts)
 }
 
-/// Reads with every call that reads, which must agree. Returns the rows or the kind of the error.
+/// Reads the keyspace with each reading call; all calls must agree. Returns the rows or the kind of
+/// the error.
 fn answer(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<Rows, ErrorKind> {
     let kind = |why: Error| why.kind().clone();
     let scanned: Result<Rows, _> = snapshot.range(keyspace, ..).map(parts).collect::<Result<_, _>>().map_err(kind);

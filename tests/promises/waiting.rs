@@ -149,8 +149,8 @@ fn a_nested_call_waits_for_a_lock_before_it_retries() {
             std::thread::sleep(Duration::from_millis(50));
             large.commit().unwrap();
         });
-        // If the inner call did not wait for the lock, its twenty attempts would end within a
-        // millisecond, before the large transaction commits.
+        // `large` has a lock on the row until it commits, 50 ms later. If the inner call did not
+        // wait for that lock, its twenty attempts would end within a millisecond.
         store.transact(|_| store.transact(|inner| inner.put(&rows, "k", "inner"))).unwrap();
     });
     assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some("inner".into()));
@@ -158,7 +158,8 @@ fn a_nested_call_waits_for_a_lock_before_it_retries() {
 
 #[test]
 fn a_nested_call_does_not_wait_long_for_its_caller() {
-    // If each attempt waited the usual 0.1 s for the lock, a thousand would take 100 s.
+    // The outer transaction has a lock on the row during the inner call. If each of the thousand
+    // inner attempts waited the usual 0.1 s for that lock, they would take 100 s.
     let limits = RetryPolicy::default().max_attempts(1000).timeout(Duration::from_secs(3600));
     let store = Store::builder().large_transaction_bytes(1).retry_policy(limits).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();

@@ -87,9 +87,9 @@ pub enum Command {
         #[arg(key)]
         ttl_ms: u64,
     },
-    /// Reads the transaction's status at its primary. With a timestamp `now` the owner counts as
-    /// ended if the lock's time to live is over at that time, and otherwise a reader at
-    /// `push_above` pushes the lock. Without `now` the owner always counts as ended.
+    /// Reads the transaction's status at its primary. Without `now` the owner counts as ended. With
+    /// it, the owner counts as ended if the lock's time to live is over at the timestamp `now`; if
+    /// it is not over, the lock is pushed above `push_above`, if that is given.
     Status {
         txn: String,
         primary: String,

@@ -127,9 +127,9 @@ fn counts(reader: &impl Reads, sessions: &Keyspace) -> Vec<u64> {
 struct Session {
     own: usize,
     dice: Dice,
-    /// The counts that this session last saw in a snapshot.
+    /// The counts of all sessions when this one last read them in a snapshot.
     in_snapshot: Vec<u64>,
-    /// The counts that this session last saw in a snapshot or a transaction.
+    /// The counts of all sessions when this one last read them, in a snapshot or a transaction.
     in_any: Vec<u64>,
 }
 

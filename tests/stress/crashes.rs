@@ -19,9 +19,9 @@ use crate::common::{Reads, Run, any_options, every_way, number, read_number};
 use crate::support::Dice;
 
 const SESSIONS: usize = 4;
-/// The number of rows that each transaction sets to its own number.
+/// Each transaction writes its own number into this many rows of its session.
 const OWN_ROWS: u64 = 4;
-/// The number of further rows that a wide transaction sets to its own number.
+/// A wide transaction writes its own number into this many further rows.
 const WIDE_ROWS: u64 = 1200;
 const ACCOUNTS: u64 = 8;
 const OPENING_BALANCE: u64 = 100;
@@ -163,7 +163,7 @@ fn work(tables: &Tables, own: usize, session: &mut Session, mut dice: Dice, star
     }
 }
 
-/// Sets the session's rows to `stamp` and moves some money.
+/// Sets the session's rows to `stamp`, the transaction's number, and moves some money.
 fn attempt(tables: &Tables, txn: &mut Txn, own: u8, stamp: u64, dice: &mut Dice) -> percolite::Result<()> {
     for row in 0..OWN_ROWS {
         txn.put(&tables.sessions, own_row(own, row), number(stamp, dice))?;

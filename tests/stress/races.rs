@@ -216,7 +216,7 @@ fn a_handle_found_during_a_drop_cannot_be_written_to() {
 }
 
 thread_local! {
-    /// The number of unsynced batches when this thread last looked.
+    /// The number of unsynced batches when this thread last ran the `pause` of `open_pausing`.
     static UNSYNCED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -246,7 +246,8 @@ fn an_invisible_commit_does_not_use_up_retries() {
     let runtime = Arc::new(PausingEnv::default());
     let store = open_pausing(&runtime, &SimStorage::new());
     let rows = store.keyspace("rows").unwrap();
-    // Once there are long values, a committer reads its rows before it submits them.
+    // Once a value is out of line, a committer reads its rows before it submits them. So the second
+    // committer finds the conflict while the leader is paused.
     store.transact_with(two_phases(), |txn| txn.put(&rows, "long", [0; 300])).unwrap();
     store.sync().unwrap();
     let first = store.begin().unwrap();
@@ -372,8 +373,8 @@ fn an_old_snapshot_meets_an_already_resolved_lock() {
             for value in ["newer", "newest"] {
                 for row in ["b", "a"] {
                     if home.is_shared() && lost == 2 {
-                        // The lock may belong to a live client, and puts would conflict until it
-                        // expires. So nothing is put.
+                        // Until the lock expires, the client that it belongs to may be alive, and
+                        // puts would conflict. So nothing is put.
                         break;
                     }
                     store.transact(|txn| txn.put(&rows, row, value)).unwrap();

@@ -19,7 +19,7 @@ pub fn copy_directory(from: &Path, to: &Path) {
             continue;
         }
         match fs::copy(&from, &to) {
-            // If the store is open, it may delete a table or segment before this copies it.
+            // If the store is open, it may delete a table or segment before it is copied.
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => {}
             copied => drop(copied.unwrap()),
         }
@@ -61,7 +61,8 @@ pub fn segment(store: &Path) -> PathBuf {
 /// A frame of a segment: where it begins, and the length of its payload.
 pub type Frame = (usize, usize);
 
-/// The frames of a segment that was written by one incarnation.
+/// The frames of a segment, up to the first header without a sequence number. Checksums are not
+/// checked.
 pub fn frames(segment: &[u8]) -> Vec<Frame> {
     let (mut frames, mut at) = (Vec::new(), FRAMES_AT);
     while let Some(header) = segment.get(at..at + HEADER_BYTES).filter(|header| header[8..16] != [0; 8]) {

@@ -23,7 +23,7 @@ pub enum Act {
     Refuse,
     /// The call takes effect and its reply is lost.
     Lose,
-    /// For a sync: the hook has done the sync.
+    /// Only for a sync: the hook has done it, so the engine is not called.
     Done,
 }
 

@@ -14,10 +14,11 @@ use crate::protocol::TxnStatus;
 use crate::row::{RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
-/// Resolves the blocking lock, or returns the conflict.
+/// Resolves the lock that has rejected the batch with the rows `keys`, or returns the conflict.
 ///
-/// If the engine has read the lock, locks of the same transaction on the next `keys` are resolved
-/// as well: a large transaction leaves many locks, and each would reject the batch again.
+/// If it was the engine that found the lock, not the leader in its memory, the locks of the same
+/// transaction on the `keys` after it are resolved as well: a large transaction leaves many locks,
+/// and each would reject the batch again.
 pub fn resolve_blockers<'a>(
     rows: &Rows,
     keys: impl Iterator<Item = &'a RowKey>,
@@ -41,8 +42,8 @@ pub fn resolve_blockers<'a>(
     resolve_locks(rows, lock.txn, &lock.primary, &same, status, false)
 }
 
-/// Resolves the blocking lock and returns its transaction's status, or returns the conflict.
-/// `None`: the row does not have that lock any more.
+/// Resolves the lock that caused the rejection and returns its transaction's status, or returns the
+/// conflict. `None`: the row does not have that lock any more.
 pub fn resolve_blocker(rows: &Rows, rejection: Rejection, txn: TxnId, read_ts: Timestamp) -> Result<Option<TxnStatus>> {
     let (row, lock) = match &rejection {
         Rejection::LockConflict(row, Some(version)) => {

@@ -42,8 +42,8 @@ impl Cleanup {
     }
 
     /// Chooses the transaction of the next page: the same one until its last page, and then the
-    /// oldest. After an error it is the next one, so that a failing cleanup does not block the
-    /// others.
+    /// oldest. After an error it is the next one by `start_ts`, so that a failing cleanup does
+    /// not block the others.
     fn advance(&self, start_ts: Timestamp, page: &Result<Page>) {
         *self.position.lock() = match page {
             Ok(Page::More) => start_ts,
@@ -107,8 +107,8 @@ mod tests {
         };
         assert_eq!(position_after(Ok(Page::More)), ts(50));
         assert_eq!(position_after(Err(ErrorKind::Io("full".into()).into())), ts(51));
-        // A transaction that began at 40, and has finished meanwhile, is next: those above 50 do
-        // not pass it.
+        // The search begins at the oldest again: one that began at 40 and has finished meanwhile
+        // comes before those above 50.
         assert_eq!(position_after(Ok(Page::Last)), Timestamp::ZERO);
     }
 }

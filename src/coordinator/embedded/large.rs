@@ -10,8 +10,8 @@
 //! background.
 //!
 //! There is no list of the locks. The cleanup scans the lock column from the lowest to the highest
-//! row that the transaction has locked. The leader has a Bloom filter of the locked rows, so only
-//! few other rows are read to check for a lock.
+//! row that the transaction has locked. The leader has a Bloom filter of the locked rows, so few
+//! rows without a lock are read to check for one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

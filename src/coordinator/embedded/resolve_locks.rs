@@ -99,8 +99,8 @@ fn roll_forward(
     submit_resolution(rows, txn, changes, count, kind)
 }
 
-/// Removes locks of a rolled-back transaction in one batch. Stores no rollback record: the status
-/// follows from the primary's row without one.
+/// Removes locks of a rolled-back transaction in one batch. Stores no rollback record: without any
+/// record the primary's row shows *rolled back* as well.
 pub fn release_locks(rows: &Rows, txn: TxnId, locks: &[&(RowKey, Lock)]) -> Result<BatchResult> {
     let change = |(row, lock): &&(RowKey, Lock)| -> Option<RowChange> {
         let as_locked = RowState { lock: Some(lock.clone()), ..RowState::default() };

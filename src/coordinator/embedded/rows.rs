@@ -72,7 +72,7 @@ impl Rows {
     }
 
     /// The row with the version that a commit replaces. If that version is not needed, nothing is
-    /// read and an untouched row is returned: the preconditions check the real row.
+    /// read, and a row without any content is returned: the preconditions check the real row.
     pub fn replaced(&self, row: &RowKey, txn: TxnId) -> Result<RowState> {
         Ok(if self.needs_old_version() { self.engine().read_row(row, txn.start_ts)? } else { RowState::default() })
     }
@@ -133,9 +133,9 @@ impl Rows {
             .map_err(|why| step_error(row, why, commit_ts))
     }
 
-    /// The changes of the first `locks`, as many as fit one batch, but at least one. The changes
-    /// include the versions that they replace, so they can be far larger than the transaction's
-    /// writes.
+    /// What `change` returns for the first of `locks`, as many as fit one batch, but at least one.
+    /// The changes include the versions that they replace, so they can be far larger than the
+    /// transaction's writes.
     pub fn fill_batch<'a>(
         &self,
         locks: impl Iterator<Item = &'a (RowKey, Lock)>,
@@ -180,13 +180,14 @@ impl Rows {
         };
         if let ConflictReason::NewerVersion(ts) = reason {
             // A retry whose view does not show the newer version would conflict again, so this call
-            // waits for the version. An error of the wait is ignored, because the next call returns
-            // it.
+            // waits for the version. An error of the wait is ignored, because the next call on
+            // the store returns it.
             let _ = self.pipeline.wait_visible(ts);
         }
         let found = self.engine().read_row(&row, txn.start_ts).unwrap_or_default();
         let other = match reason {
-            // The row may have been written again; the later commit conflicts as well.
+            // The row may have been written again since. That commit conflicts as well, and the
+            // error names it instead.
             ConflictReason::NewerVersion(ts) => found.write.filter(|write| write.commit_ts >= ts).map(|write| {
                 if write.commit_ts > ts {
                     reason = ConflictReason::NewerVersion(write.commit_ts);

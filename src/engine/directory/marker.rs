@@ -33,7 +33,7 @@ const CHECKPOINT_UNFINISHED: &str = "PERCOLITE.copy";
 /// to the original. The first opening for writing deletes these leases, and then this file.
 const CHECKPOINT_FLAG: &str = "PERCOLITE.copied";
 const MARKER_TEXT: &str = "percolite store, format ";
-/// Precedes the WAL id, after the format.
+/// What the marker's line has between the format and the WAL id.
 const WAL_ID_TEXT: &str = "wal ";
 /// RocksDB's file that names the current manifest.
 const ROCKSDB_CURRENT: &str = "CURRENT";
@@ -92,9 +92,9 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
             reset_unfinished(path)?;
             return Ok(LockedDir { marker: file, identity: None });
         }
-        // `open` may have created the unfinished marker again, after the other process renamed its
-        // own. As the marker exists now, every process that has this file open takes this path, so
-        // each of them may remove the file.
+        // If the other process had renamed the unfinished marker before `open`, then `open` has
+        // created that file again. Every process that has it open finds that the marker exists, and
+        // comes here; so each of them may remove it.
         let _ = fs::remove_file(&unfinished);
     }
 }

@@ -51,9 +51,9 @@ pub struct DirectoryOptions {
 }
 
 impl DirectoryOptions {
-    /// Two thirds of `write_buffer_bytes` are for the memtables: an active and an immutable one,
-    /// each of which may grow to twice its limit. The last third is for RocksDB's own memtables,
-    /// which a flush fills.
+    /// The limit of a memtable is a sixth of `write_buffer_bytes`; the active and the immutable one
+    /// may each grow to twice their limit. The last third is for RocksDB's own memtables, which a
+    /// flush fills.
     fn table_options(self) -> Result<RocksOptions, EngineError> {
         option_ranges::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
         let tables = RocksOptions {

@@ -126,8 +126,8 @@ mod tests {
         fn delete_range(&mut self, _: Column, _: &[u8], _: &[u8]) {}
     }
 
-    /// A batch is limited by its `size_bytes`, to half of what a frame's payload may have. So every
-    /// batch within the limit fits a frame if its encoding is at most twice that size.
+    /// The limit of a batch's `size_bytes` is half of what a frame's payload may have. So every
+    /// batch within the limit fits a frame if its encoding has at most twice its `size_bytes`.
     #[test]
     fn a_batch_encodes_to_at_most_twice_its_size() {
         let mut random = SplitMix64::new(7);

@@ -67,7 +67,7 @@ pub enum Poll {
 /// next: the log is idle if this sequence has not grown.
 pub fn run_once<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>, written: &mut u64) -> Poll {
     let worked = flush(shared, path).and_then(|()| {
-        // The log keeps a failure of this call, and returns it from the next call.
+        // A failure needs no handling here: the log keeps it, and returns it from all later calls.
         let _ = path.wal.preallocate_segment();
         if !path.noop_needed.load(Ordering::Acquire) {
             return Ok(Poll::Park);
@@ -86,7 +86,7 @@ fn write_noop<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) -
     let mut writer = path.writer.lock();
     path.noop_needed.store(false, Ordering::Release);
     if path.wal.durable_sequence() < path.wal.written_sequence() {
-        // The next sync sets `noop_needed` again.
+        // Not everything is durable yet. The next sync sets `noop_needed` again.
         return Ok(());
     }
     let appended = writer.wal.append_noop();

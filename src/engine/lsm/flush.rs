@@ -4,11 +4,12 @@
 //!    becomes active (RocksDB's `SwitchMemtable`).
 //! 2. *Sync* the segment of the immutable memtable. Frames that are not durable in the log must not
 //!    reach the tables, or the tables could be ahead of the log after a crash.
-//! 3. *Write* the memtable in stripes: one up to the sequence of each open snapshot within the
-//!    memtable, lowest first, and one up to the memtable's end; at most `STRIPES_MAX`. Each stripe
-//!    is written in batches: its range tombstones, then the newest version of each of its cells,
-//!    tombstones included. The first batch of each stripe sets the flush target to Q, the
-//!    memtable's last sequence; the last batch of the last stripe sets the flushed sequence to Q.
+//! 3. *Write* the memtable in stripes, at most `STRIPES_MAX`: one up to each open snapshot *within*
+//!    the memtable (it shows some of the memtable's frames, but not all), lowest first, and one up
+//!    to the memtable's end. Each stripe is written in batches: its range tombstones, then the
+//!    newest version of each of its cells, tombstones included. The first batch of each stripe sets
+//!    the flush target to Q, the memtable's last sequence; the last batch of the last stripe sets
+//!    the flushed sequence to Q.
 //!
 //!    The tables have no log, and RocksDB may flush some of these batches on its own. Until the end
 //!    of the flush, the tables durably have everything up to the previous flushed sequence P, and
@@ -48,9 +49,9 @@ type StripeSnapshots<V> = BTreeMap<u64, Arc<V>>;
 
 /// Called by the writer after each batch; returns whether the memtable was switched.
 ///
-/// Only one memtable is flushed at a time. If the active memtable is twice full before the
-/// immutable one is flushed, the writer stalls: it flushes the immutable memtable itself, or waits
-/// for the running flush.
+/// Only one memtable is flushed at a time. If the active memtable reaches twice its limit before
+/// the immutable one is flushed, the writer stalls: it flushes the immutable memtable itself, or
+/// waits for the running flush.
 pub fn switch_memtable_if_full<D: Disk, T: Storage>(
     shared: &Shared<D, T>,
     path: &WritePath<D>,

@@ -36,8 +36,8 @@ pub struct Shared<D: Disk, T: Storage> {
     pub state: Mutex<CurrentState<T::Snapshot>>,
     pub writing: Mutex<()>,
     pub failure: OnceLock<String>,
-    /// Stands for the active memtable in the read states of snapshots that read only the tables,
-    /// from a RocksDB snapshot of their own.
+    /// Takes the place of the active memtable in the read state of a snapshot that reads only the
+    /// tables, from the RocksDB snapshot of its stripe.
     pub empty_memtable: Arc<Memtable>,
     pub stalls: StallTracker,
 }

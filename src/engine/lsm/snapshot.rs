@@ -101,7 +101,7 @@ impl<D: Disk, T: Storage> Drop for LsmSnapshot<D, T> {
         let Some(open) = current.snapshots.get_mut(&self.sequence) else { return };
         open.count -= 1;
         let removed = (open.count == 0).then(|| current.snapshots.remove(&self.sequence));
-        // A memtable that only this snapshot kept is freed without the lock.
+        // The lock is released first: the next line may free a memtable, which takes time.
         drop(current);
         drop(removed);
     }
@@ -112,9 +112,9 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
 
     fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
         let tables = {
-            // The read state is locked, not cloned: every reader writes to the lock anyway, and
-            // with a clone would also write to the reference count. As `read` runs under this lock,
-            // it must not read from a snapshot.
+            // The read state is used under the lock, not cloned: to take the lock is one atomic
+            // write, and a clone would be a second, to the reference count. As `read` runs under
+            // this lock, it must not read from a snapshot.
             let read_state = self.read_state.read();
             for memtable in read_state.memtables() {
                 if let Some(content) = memtable.get(column, key, self.sequence) {

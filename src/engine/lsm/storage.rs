@@ -66,9 +66,9 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
         self.shared.write_path.as_ref().map(|path| path.wal.clone())
     }
 
-    /// Runs one round of the flush thread's work, for a storage without this thread. `written` is 0
-    /// in the first round, and kept from one round to the next. Returns whether there may be more
-    /// to do.
+    /// Runs one round of the flush thread's work, for a storage without this thread. `written`
+    /// keeps the log's written sequence from one round to the next, and must be 0 before the first.
+    /// Returns whether there may be more to do.
     #[cfg(any(test, feature = "crashtest"))]
     pub fn run_background_once(&self, written: &mut u64) -> bool {
         self.shared.write_path.as_ref().is_some_and(|path| run_once(&self.shared, path, written) != Poll::Park)
@@ -130,8 +130,8 @@ impl<D: Disk, T: Storage> Storage for LsmStorage<D, T> {
     type Snapshot = LsmSnapshot<D, T>;
     type Batch<'a> = LsmBatch;
 
-    /// A batch becomes one frame of the log. The encoded batch can be twice as large as its
-    /// computed size, because keys are escaped.
+    /// Limits `RowBatch::size_bytes`. A batch becomes one frame of the log, whose payload can be
+    /// twice as large as this size, because keys are escaped.
     const BATCH_BYTES_MAX: usize = crate::wal::PAYLOAD_MAX_BYTES / 2;
 
     fn write_lock(&self) -> &Mutex<()> {

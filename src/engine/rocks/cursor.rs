@@ -29,7 +29,7 @@ struct OpenIterator {
     cells: OwnedIterator,
     column: Column,
     backwards: bool,
-    /// The end bound, in scan direction.
+    /// The bound at which the scan ends: the lower one if it scans backwards.
     end: Bound<Vec<u8>>,
 }
 

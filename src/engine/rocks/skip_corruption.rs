@@ -18,10 +18,10 @@
 //! boundaries. Rows that other tables have between these boundaries stay hidden on purpose, because
 //! they may be older than the lost ones.
 //!
-//! Bad blocks are skipped one by one. After [`SINGLE_BLOCK_SKIPS`] of them in a row the scan skips
-//! steps that double each time, because a table that is damaged from end to end is not worth an
-//! attempt for each block. If the bisection finds no key, the scan resumes at the next table
-//! boundary.
+//! Bad blocks are skipped one by one. After [`SINGLE_BLOCK_SKIPS`] of them in a row each further
+//! skip is twice as long as the one before, because a table that is damaged from end to end is not
+//! worth an attempt for each block. If the bisection finds no key, the scan resumes at the next
+//! table boundary.
 
 use std::ops::Bound;
 
@@ -32,9 +32,9 @@ use crate::keys::prefix_successor;
 
 /// The number of consecutive bad blocks that are skipped one by one.
 const SINGLE_BLOCK_SKIPS: u32 = 64;
-/// The first of the doubling steps, in bytes of tables.
+/// The length of the first of the skips that double, in bytes of tables.
 const SKIP_BYTES: u64 = 4096;
-/// The maximum number of bytes that the bisection adds to the prefix in common with the start key.
+/// The bisection keeps a prefix of its start key, and adds at most this number of bytes to it.
 const BISECT_BYTES: usize = 64;
 
 /// An unreadable interval of keys.
@@ -164,7 +164,7 @@ mod tests {
         #[test]
         fn bisection_finds_the_first_key_beyond(at in "[\\x00a\\u{7f}]{0,6}", tail: Vec<u8>, keep in 0_usize..6) {
             let at = at.into_bytes();
-            // The last key within, at or above `at`.
+            // The last key for which `is_within` is to hold: a key at or above `at`.
             let mut last = at[..keep.min(at.len())].to_vec();
             last.extend(tail);
             prop_assume!(last >= at && last.len() < BISECT_BYTES);

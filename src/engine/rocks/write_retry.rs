@@ -42,7 +42,7 @@ impl WriteRetry {
         Self { waited: Duration::ZERO, last: now }
     }
 
-    /// The delay until the next attempt, which is added to the time waited.
+    /// Returns the delay until the next attempt, and adds this delay to the time waited.
     ///
     /// Delays grow, because attempts every millisecond could fail forever: when RocksDB only slows
     /// writes down, each rejected attempt postpones the time from which a write is accepted.

@@ -107,9 +107,9 @@ impl Store {
             if may_be_read {
                 continue;
             }
-            // Checked again after the drop's timestamp is read: now every transaction that
-            // committed before the drop is in the table of fates, if its last lock is not resolved
-            // yet.
+            // Checked again, because the drop is committed by now. A transaction that committed
+            // before the drop, perhaps after the first check, is in the table of fates if it still
+            // has locks.
             if coordinator.may_read_primaries() && !mutated!(DropCheckedOnce) {
                 return Ok(());
             }

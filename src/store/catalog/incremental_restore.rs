@@ -157,7 +157,8 @@ fn change_catalog(
     let mut changes = CatalogChanges::default();
     let existing_ids: BTreeSet<u32> = listed.iter().filter(|listed| !listed.is_new).map(|listed| listed.id).collect();
     for (source_id, id) in &origin.keyspaces {
-        // A keyspace that was dropped in both stores has no name in this one.
+        // A keyspace that the dump does not list was dropped in the source store, and is dropped
+        // here; if it has no name, it was dropped here before.
         if let Some(name) = names.get(id).filter(|_| !existing_ids.contains(source_id)) {
             unlink_name(txn, catalog, name, *id)?;
             changes.dropped.push(store.inner.catalog.handle(*id, name));

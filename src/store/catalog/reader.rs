@@ -35,8 +35,8 @@ impl CatalogReader<'_> {
         found.map(|id| decode_id(&id)).transpose()
     }
 
-    /// The catalog's entries with a prefix. The reader is internal, so it is not in the list of
-    /// active transactions.
+    /// The catalog's entries in the view, with this prefix. The scan is internal, so it is not in
+    /// the list of active transactions.
     pub fn entries(self, view: &Arc<ReadView>, kind: &str) -> Scan {
         let range = prefix_range(&self.store.inner.catalog.keyspace(), kind.as_bytes());
         Scan::new(self.store, &self.store.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))

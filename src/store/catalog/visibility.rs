@@ -99,7 +99,8 @@ impl CatalogReader<'_> {
         if let Some(dropped) = entry(dropped_key(id).as_bytes())? {
             return if dropped == STAGED_MARK { Ok(Visibility::Staging) } else { Err(keyspace.not_found_error()) };
         }
-        // The keyspace has another name in the view, or was purged before the view.
+        // In the view the keyspace is neither under the handle's name nor dropped. So it has
+        // another name there, or was purged before the view.
         for row in self.entries(view, NAME_PREFIX) {
             if decode_id(row?.value())? == id {
                 return Ok(Visibility::Visible);

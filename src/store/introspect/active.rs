@@ -63,8 +63,8 @@ impl Store {
         result
     }
 
-    /// Returns the outcome. If the outcome is a conflict, adds the names; if the conflict is the
-    /// reader's first, also counts and records it.
+    /// Returns the outcome. To a conflict it adds the keyspace's name and the other transaction's
+    /// label; if the conflict is the reader's first, it also counts and records it.
     pub(in crate::store) fn record_conflict<T>(&self, reader: &ActiveReader, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|mut why| {
             if why.is_retryable()

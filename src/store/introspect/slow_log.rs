@@ -65,8 +65,7 @@ pub struct TimeBreakdown {
     /// then part of `user_code`.
     pub read: Option<Duration>,
     /// From the submission of the writes until they were applied, in the last attempt: the wait in
-    /// the commit queue (for a durable commit under load, also for the end of a sync), the conflict
-    /// check, the write to the log, and write stalls
+    /// the commit queue, the conflict check, the write to the log, and write stalls
     /// ([`Stats::write_stalls`](crate::store::Stats::write_stalls)).
     pub apply: Duration,
     /// Waits until what was applied or read was durable, in the last attempt.
@@ -111,7 +110,8 @@ impl AttemptTiming {
     }
 }
 
-/// The part of an entry that covers all attempts. The last attempt also has an [`AttemptTiming`].
+/// The totals of an entry over all attempts, the last one included. The phases of the last attempt
+/// are in its [`AttemptTiming`].
 #[derive(Default)]
 pub(in crate::store) struct PastAttempts {
     pub attempts: u32,

@@ -170,9 +170,10 @@ impl Store {
     /// a [`RowLock`] names.
     ///
     /// The transaction record is deleted once all locks of the transaction are resolved. After
-    /// that, pass any row that the transaction wrote as `primary`: the status follows from the
-    /// row's newest version. The result is `None` once another transaction has written that row. It
-    /// is also `None` for a transaction that has not begun to commit, or whose commit was refused.
+    /// that, any row that the transaction wrote may be passed for `primary`: the status follows
+    /// from the row's newest version. The result is `None` once another transaction has written
+    /// that row. It is also `None` for a transaction that has not begun to commit, or whose commit
+    /// was refused.
     ///
     /// To find out whether an [`Undetermined`](crate::ErrorKind::Undetermined) commit took effect,
     /// open the store again and call `txn_status` before other transactions write, if possible with

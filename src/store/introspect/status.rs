@@ -1,12 +1,12 @@
 //! The status of a store as one JSON document: for a program's own monitoring, and for other
 //! processes.
 //!
-//! A directory in use cannot be opened by another process
-//! ([`Builder::read_only`](crate::store::Builder::read_only)). So the background worker of a store
-//! that is to be observed from outside writes the document periodically into a file in the store's
-//! directory. The file is replaced atomically but not synced, because it is useful only while its
-//! process runs. The file is deleted when the store closes. If its process was killed, the next
-//! opening for writing deletes it.
+//! A directory that is open for writing cannot be opened by another process, not even
+//! [read-only](crate::store::Builder::read_only). So the background worker of a store that is to be
+//! observed from outside writes the document periodically into a file in the store's directory. The
+//! file is replaced atomically but not synced, because it is useful only while its process runs.
+//! The file is deleted when the store closes. If its process was killed, the next opening for
+//! writing deletes it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,9 +26,9 @@ use crate::store::introspect::status_entries::{ActiveTransactionStatus, RowLockS
 /// The version of the document's format. It changes only if programs for the previous version would
 /// misread the document; an added field does not change it.
 const STATUS_FORMAT: u32 = 1;
-/// The maximum number of active transactions, row locks, named locks and keyspaces in a document.
+/// The maximum length of each list of a document, except those of slow transactions.
 const LISTED_MAX: usize = 100;
-/// The maximum number of newest slow transactions, and of slowest ones, in a document.
+/// The maximum length of each of the two lists of slow transactions: the newest, and the slowest.
 const SLOW_LISTED_MAX: usize = 20;
 
 /// The status of a store: see [`Store::status`] and

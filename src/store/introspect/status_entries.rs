@@ -65,7 +65,7 @@ pub struct SlowTransactionStatus {
 #[allow(missing_docs, reason = "the fields of `Conflict`")]
 pub struct ConflictStatus {
     pub keyspace: Option<String>,
-    /// As text if it is UTF-8 without control characters, otherwise escaped.
+    /// The key, as text if it is UTF-8 without control characters, otherwise escaped.
     pub key: String,
     pub owner_id: Option<String>,
     pub label: Option<String>,
@@ -79,7 +79,7 @@ pub struct ConflictStatus {
 #[allow(missing_docs, reason = "the fields of `RowLock`")]
 pub struct RowLockStatus {
     pub keyspace: Option<String>,
-    /// As text if it is UTF-8 without control characters, otherwise escaped.
+    /// The key, as text if it is UTF-8 without control characters, otherwise escaped.
     pub key: String,
     pub owner_id: String,
     #[serde(with = "text")]

@@ -6,9 +6,10 @@
 //! transaction, its value is that of the lock. A reported loss is one row, or a range of keys with
 //! an unknown number of rows.
 //!
-//! The write-ahead log is read from the flushed sequence, or from the oldest segment that is left,
-//! up to the first damage. The new store has its own store id. Its timestamps are above those of
-//! the old store if the old high-water mark can be read. History is not copied.
+//! The write-ahead log is read from the flushed sequence or, if the frames there are gone, from the
+//! oldest frame that is left, up to the first damage. The new store has its own store id. Its
+//! timestamps are above those of the old store if the old high-water mark can be read. History is
+//! not copied.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -95,11 +96,11 @@ impl Builder {
     /// The write-ahead log is read up to the first damage: the commits in later frames may depend
     /// on commits in the damaged ones. A torn tail, which a power cut leaves, is not a loss.
     ///
-    /// If RocksDB cannot open the tables, their files are copied or linked temporarily into a
-    /// directory beside `to`, with the same name and the suffix `.repairing`.
+    /// If RocksDB cannot open the tables, their files are copied or linked temporarily into another
+    /// directory. Its path is that of `to`, with `.repairing` appended.
     ///
     /// `progress` is first called when the store in `to` exists, and then about every thousand
-    /// cells, also in the first pass, which only reads names. The callback may
+    /// cells, also in the first passes, which only read the names of keyspaces. The callback may
     /// [cancel](IntoControlFlow) the repair.
     ///
     /// # Errors
@@ -163,7 +164,8 @@ impl Builder {
             progress: &mut progress,
         };
         let storage = engine.storage();
-        // First the names, then the rows: those with versions, then those with only a lock.
+        // Two passes read the names of keyspaces. Two more copy the rows: first the rows with
+        // versions, then those with only a lock.
         for column in [Column::Write, Column::Lock] {
             read_readable_cells(storage, column, |key, _| repair.read_catalog_entry(column, key))?;
         }
@@ -237,7 +239,7 @@ impl Repair<'_> {
     }
 
     fn create(&mut self, id: KeyspaceId, name: &str) -> Result<()> {
-        // A damaged name may be a duplicate, or invalid.
+        // The keyspace gets this name if its own is damaged: a duplicate, or invalid.
         let recovered = format!("recovered {}", id.0);
         if self.staged.contains(name) || self.staged.create(name).is_err() {
             let what = format!("the name {name:?} is a duplicate or invalid; its rows are in keyspace {recovered:?}");

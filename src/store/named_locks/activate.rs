@@ -10,9 +10,9 @@
 //!    old grant fences, so from here on it rejects such commits.
 //! 2. *Drain.* Commits that are still in flight may have been decided before the end. If there are
 //!    any, an empty submission passes through the pipeline, and so publishes them.
-//! 3. *`min_read_ts`.* The present `visible_ts` becomes the smallest `read_ts` that a
-//!    transaction which the new grant fences may have. So such a transaction sees everything that
-//!    was committed before the new grant.
+//! 3. *`min_read_ts`.* The present `visible_ts` becomes the smallest `read_ts` that is allowed for
+//!    transactions which the new grant fences. So such a transaction sees everything that was
+//!    committed before the new grant.
 //! 4. *Token.* A new timestamp: above every commit that conflicting earlier grants fenced, and
 //!    below every commit that the new grant fences.
 //! 5. *Durable.* The `Sync` commits of earlier conflicting grants, and the end of their leases,
@@ -35,21 +35,21 @@ use crate::store::named_locks::state::NamedLocks;
 use crate::timestamp::Timestamp;
 
 impl Store {
-    /// The guard of a request that is granted in memory.
+    /// Activates a request that is granted in memory, and makes its guard.
     pub(crate) fn activate_guard(&self, request: RequestHandle) -> Result<LockGuard> {
         self.activate_grant(request.grant(), true)?;
         self.make_guard(request)
     }
 
-    /// The guard of a grant that is ready.
+    /// Makes the guard of a request whose grant is activated already.
     pub(crate) fn make_guard(&self, request: RequestHandle) -> Result<LockGuard> {
         Ok(LockGuard::new(self, self.named_locks()?, request))
     }
 
-    /// Steps 2 to 6. Without `waits`, step 5 still changes the lease rows durably, but does not
-    /// wait for the commits of earlier grants. If the call succeeds, the lease renewer watches the
-    /// grant's lease, so the lease is renewed even if an asynchronous caller has dropped its
-    /// future.
+    /// Steps 2 to 6. Without `waits`, as in [`Store::transact_with_lock`], step 5 changes the lease
+    /// rows durably, but does not wait for the commits of earlier grants. If the call succeeds, the
+    /// lease renewer watches the grant's lease, so the lease is renewed even if an asynchronous
+    /// caller has dropped its future.
     pub(crate) fn activate_grant(&self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
         let activation = self.activation(grant)?;
         if grant.has_lease() {

@@ -10,8 +10,8 @@ use crate::store::named_locks::errors::is_transient;
 const STALE_LEASE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 impl Store {
-    /// Forgets ended grants whose fenced commits are durable, because no later grant must wait for
-    /// these commits. Removes the rows of ended leases, and of leases that expired
+    /// Forgets ended grants whose fenced commits are durable, because no later grant has to wait
+    /// for these commits. Removes the rows of ended leases, and of leases that expired
     /// [`STALE_LEASE_AFTER`] ago.
     pub(in crate::store) fn prune_locks(&self) -> Result<()> {
         let Some(locks) = &self.inner.locks else { return Ok(()) };

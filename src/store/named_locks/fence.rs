@@ -58,9 +58,9 @@ impl Txn {
     ///
     /// **The expiry of a lease does not end the grant.** After the expiry, `fence` returns
     /// [`ErrorKind::LockLost`], but a transaction that was fenced before can commit until the grant
-    /// ends, since no conflicting grant exists. The grant ends when its guard is dropped, by the
-    /// next request of the name, by the first waiter of the queue, or by the background worker a
-    /// day later. After that, the commit returns [`ErrorKind::LockLost`] as well.
+    /// ends, since no conflicting grant exists. The grant ends when its guard is dropped. It is
+    /// also ended by the next request of the name, the first waiter of the queue, or, a day later,
+    /// the background worker. After that, the commit returns [`ErrorKind::LockLost`] as well.
     ///
     /// A fence does not affect other transactions. A transaction without a fence conflicts with a
     /// fenced one as usual, if both write the same row. The fence of a shared lock or a semaphore

@@ -46,7 +46,7 @@ impl LockGuard {
         self.request.grant()
     }
 
-    /// The store, without keeping it open.
+    /// A handle that does not keep the store open. Fails if the store is closed.
     pub(crate) fn store(&self) -> Result<Store> {
         let closed = || Error::closed(self.locks.manager.closed().unwrap_or(crate::error::CLOSED_BY_USER));
         let store = self.store.upgrade().map(Store::unowned).ok_or_else(closed)?;
@@ -117,11 +117,11 @@ impl LockGuard {
         lost
     }
 
-    /// The time until the lease may expire.
+    /// The time until the lease may expire; [`Duration::MAX`] without a lease.
     pub(crate) fn until_it_may_be_lost(&self) -> Duration {
         let now = self.locks.env.elapsed();
-        // An expired lease whose row is being written is renewed or lost soon. It is checked again
-        // after its duration.
+        // While the row of an expired lease is being written, the lease is not lost yet. The caller
+        // then waits for the whole duration of the lease before it looks again.
         let is_written = |lease: &Lease| lease.row_writes_in_flight > 0 && lease.expires_at <= now;
         let left =
             |lease: Lease| if is_written(&lease) { lease.duration } else { lease.expires_at.saturating_sub(now) };
@@ -327,8 +327,8 @@ impl LockGuard {
         self.request.release_at(now)
     }
 
-    /// The leases whose rows are left when this grant ends. After an incomplete conversion, the row
-    /// may still be that of the grant that was converted.
+    /// The leases whose rows are left when this grant ends. After an incomplete conversion, these
+    /// include the leases of the earlier grants that the conversion has not removed yet.
     fn remaining_lease_rows(&self) -> Vec<Arc<Grant>> {
         let grant = self.grant();
         if !grant.has_lease() {

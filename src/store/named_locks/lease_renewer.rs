@@ -31,8 +31,8 @@ pub(super) struct State {
 }
 
 impl LeaseRenewer {
-    /// From here on the thread renews this lease of a guard, if `auto_renew` is set. Must be called
-    /// after [`LeaseRenewer::start`].
+    /// From this call on the thread renews the grant's lease, if `auto_renew` is set. The call does
+    /// not start the thread: [`LeaseRenewer::start`] does.
     pub fn watch(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
         if !grant.with_lease(|lease| lease.auto_renew).unwrap_or(false) {

@@ -119,7 +119,8 @@ impl<'a> LeaseRows<'a> {
         damaged
     }
 
-    /// Removes the rows that can be read. The inner result is the corruption of a row that cannot.
+    /// Removes these leases from the rows that can be read. If a row cannot be read, the inner
+    /// result is its corruption.
     fn remove_batch(self, ended: &[Arc<Grant>]) -> Result<Result<()>> {
         let (catalog, mut damaged) = (self.store.inner.catalog.keyspace(), Ok(()));
         let mut txn = self.begin()?;
@@ -215,8 +216,8 @@ fn damaged(row: &RowKey, why: &Error) -> Error {
     ErrorKind::Corruption(format!("lease row \"{name}\" cannot be read: {why}")).into()
 }
 
-/// Repeats a change until it meets no conflict. The writes are repeated with the commit, because a
-/// large transaction may meet a conflict before its commit.
+/// Repeats `change` until it meets no conflict. `change` is a whole transaction, not only its
+/// commit, because the writes of a large transaction may meet conflicts, too.
 fn retry_conflicts<T>(mut change: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match change() {
@@ -260,7 +261,7 @@ mod tests {
         let held: Vec<_> = store.lock_holders("name").unwrap().iter().map(|entry| entry.token).collect();
         assert_eq!(held, [Some(tokens[1])]);
         assert!(store.force_unlock("name", tokens[1]).unwrap());
-        // The next holder removes the rows of the others.
+        // The next holder removes the other two leases from the row.
         drop(store.lock("name").unwrap());
         store.close().unwrap();
         assert!(Store::builder().open_in_memory(&memory).unwrap().lock_table().unwrap().entries.is_empty());

@@ -81,7 +81,7 @@ impl Store {
     }
 
     /// Releases the lock if the commit has not done so, and forgets the ended grants of its name
-    /// for which no later grant must wait.
+    /// for which no later grant has to wait.
     pub(crate) fn release_txn_lock(&self, under: &TxnLock) {
         under.request.release();
         if let (Some(locks), Ok(authority)) = (&self.inner.locks, self.lock_authority()) {

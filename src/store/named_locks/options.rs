@@ -130,8 +130,8 @@ impl LockOptions {
     ///
     /// The process that was granted the lock measures the time by the monotonic clock, which does
     /// not advance while the machine sleeps. A later process computes once, when it opens the
-    /// store, how much time is left by the wall clock. The computed time is never more than
-    /// `duration`, and too short only if the wall clock was set ahead.
+    /// store, how much time is left by the wall clock: never more than `duration`, and too little
+    /// only if the wall clock was set ahead.
     ///
     /// The time starts before the row is written. If the write takes longer than the lease, the
     /// call returns [`ErrorKind::LockLost`](crate::ErrorKind::LockLost).

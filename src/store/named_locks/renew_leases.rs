@@ -11,7 +11,7 @@ use crate::store::named_locks::lease_row::LeaseRow;
 use crate::store::named_locks::lease_rows::LeaseRows;
 use crate::store::named_locks::state::NamedLocks;
 
-/// The delay after a failure that does not end the store.
+/// The delay before a failed renewal or removal is repeated; less for the renewal of a short lease.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 impl NamedLocks {
@@ -24,8 +24,8 @@ impl NamedLocks {
             return Err(Error::invalid(what));
         }
         let now = self.env.elapsed();
-        // The counted write keeps the lease from expiring from here on. Its grant may have ended
-        // before, which is checked below.
+        // From here on `row_writes_in_flight` counts this write, so the lease does not expire. The
+        // grant may have ended before, which is checked below.
         let begun = grant.with_lease(|lease| {
             let stands = lease.row_writes_in_flight > 0 || lease.expires_at > now;
             lease.row_writes_in_flight += u32::from(stands);
@@ -46,7 +46,7 @@ impl NamedLocks {
         let must_look = grant.with_lease(|lease| {
             let (before, written) = (lease.expires_at, self.env.elapsed());
             lease.row_writes_in_flight -= 1;
-            // Of two concurrent renewals with a duration, the one that committed last counts.
+            // Of two concurrent renewals with a `time`, the one that committed last counts.
             let is_last = renewed.as_ref().is_ok_and(|commit_ts| *commit_ts > lease.last_explicit_renewal_ts);
             match time.filter(|_| renewed.is_ok()) {
                 Some(_) if !is_last => {}

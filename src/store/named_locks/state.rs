@@ -42,7 +42,7 @@ impl NamedLocks {
         }
     }
 
-    /// Held locks and waiting requests.
+    /// The numbers of held locks and of waiting requests, and the time of the oldest request.
     #[cfg(feature = "metrics")]
     pub fn totals(&self) -> crate::lock_manager::LockTotals {
         self.manager.totals(self.env.elapsed())

@@ -17,7 +17,7 @@ use crate::write_set;
 pub struct MergeCursor {
     pub versions: ColumnCursor,
     pub over: Option<Box<Overlay>>,
-    /// An error of the call that created the scan, for its first row.
+    /// An error of the call that created the scan. The scan returns it instead of its first row.
     pub failed: Option<Error>,
     /// Whether the scan has ended.
     pub ended: bool,
@@ -97,10 +97,10 @@ impl MergeCursor {
 }
 
 impl Overlay {
-    /// For each of the two lock cursors: reads a page if no lock is buffered, unless the cursor has
-    /// already read as far as the next version's row. The page ends at the last row whose version
-    /// is buffered; once all versions of the range have been read, only the maximum size ends a
-    /// page.
+    /// Reads a page with each of the two lock cursors that has no lock buffered, unless this cursor
+    /// has already read as far as the row of the next version. The page ends at the last row whose
+    /// version is buffered. Once all versions of the range have been read, only the maximum size
+    /// limits a page.
     fn read(&mut self, rows: &RowReader, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
         let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
         let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));

@@ -23,10 +23,10 @@ use crate::store::read::scanned_row::{Row, VisibleValue};
 use crate::store::txn::large_writes::LargeWrites;
 use crate::write_set;
 
-/// The minimum and maximum number of rows in a page that another thread reads.
+/// The minimum and maximum number of rows in a page of an asynchronous scan.
 #[cfg(feature = "tokio")]
 const ASYNC_PAGE_ROWS: (usize, usize) = (32, 512);
-/// The approximate maximum size of a page that another thread reads, in bytes.
+/// The approximate maximum size of a page of an asynchronous scan, in bytes.
 #[cfg(feature = "tokio")]
 const ASYNC_PAGE_BYTES: usize = 1 << 20;
 
@@ -170,7 +170,7 @@ impl Scan {
         }
     }
 
-    /// The next page of rows, for a caller on another thread; empty at the end.
+    /// The next page of rows of an asynchronous scan; empty at the end.
     #[cfg(feature = "tokio")]
     pub(crate) fn next_page(&mut self, backwards: bool) -> Result<Vec<Row>> {
         let limit = (self.ahead.cells_read() * 3).clamp(ASYNC_PAGE_ROWS.0, ASYNC_PAGE_ROWS.1);
@@ -237,7 +237,8 @@ mod tests {
                 assert_eq!((key, value), (&seen.to_be_bytes()[..], &seen.to_be_bytes()[..]));
                 seen += 1;
                 if seen % 100 == 0 {
-                    // Rows before and after the scan's position.
+                    // These writes before and after the scan's position must not change what it
+                    // reads.
                     let others = [seen / 2, ROWS - seen, ROWS + seen].map(u32::to_be_bytes);
                     store.transact(|txn| others.iter().try_for_each(|row| txn.put(&rows, row, "new"))).unwrap();
                     assert_eq!(snapshot.get(&rows, key).unwrap().as_deref(), Some(value));

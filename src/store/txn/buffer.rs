@@ -5,7 +5,7 @@
 //! emptied. From then on a read looks for an own write first in the buffer, then in the
 //! transaction's own locks.
 //!
-//! Savepoints are an undo log: from the first savepoint on each write appends what it replaced.
+//! Savepoints use an undo log: after the first savepoint, each write adds what it replaced.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -119,7 +119,8 @@ impl TxnBuffer {
         self.bytes
     }
 
-    /// The number of writes that were locked in the store; `None` if the transaction is not large.
+    /// The number of rows that were locked in the store; a row that was locked twice counts twice.
+    /// `None` if the transaction is not large.
     pub(in crate::store) fn locked_rows(&self) -> Option<u64> {
         self.large.as_ref().map(|large| large.writes())
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::wal::segment;
 
-/// Three segments of three synced frames; frame `damaged` is damaged.
+/// Three segments of three frames each, all of them synced; frame `damaged` is damaged.
 fn damaged(damaged: u64) -> SimDisk {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
@@ -84,8 +84,8 @@ fn a_crash_during_acceptance_leaves_the_same_loss_or_none() {
                 }
                 let log = resume(disk.clone(), &now, 10, now.data_loss().map(|loss| loss.fingerprint)).unwrap();
                 assert_eq!(log.last_sequence(), frame - 1);
-                // The segment of the interrupted incarnation may be quarantined, too: then there is
-                // one file more.
+                // If the interrupted `resume` has created a new segment, this `resume` may
+                // quarantine that one, too.
                 assert!(kept(&disk).len() as u64 >= 3 - (frame - 1) / 3);
             }
             if is_resumed {

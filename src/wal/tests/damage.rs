@@ -23,8 +23,8 @@ struct Written {
     headers: Vec<SegmentHeader>,
 }
 
-/// Three segments of four frames, synced after every second frame; `finish` writes the end of the
-/// last segment.
+/// Three segments of four frames each, with a sync after every second frame; `finish` writes the
+/// end of the last segment.
 fn written(finish: impl FnOnce(&mut WalWriter<SimDisk>)) -> Written {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
@@ -62,7 +62,7 @@ impl Written {
         self.headers.push(header);
     }
 
-    /// The highest durable sequence that later frames and headers prove.
+    /// The highest durable sequence in the frames and headers after frame `damaged`.
     fn proven_durable(&self, damaged: u64) -> u64 {
         let place = &self.places[&damaged];
         let frames = self.places.range(damaged + 1..).map(|(_, place)| place.durable);
@@ -72,8 +72,8 @@ impl Written {
     }
 }
 
-/// Returns whether the loss of this frame is reported. It must be reported exactly if a later frame
-/// or header proves that the frame was durable.
+/// Returns whether the loss of frame `damaged` is reported. It must be reported exactly if a later
+/// frame or header proves that frame `damaged` was durable.
 fn check(written: &Written, disk: &SimDisk, damaged: u64) -> bool {
     let (recovered, frames) = recover_frames(disk, 0).unwrap();
     assert_eq!(frames, written.frames[..damaged as usize - 1]);

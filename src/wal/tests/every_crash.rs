@@ -98,7 +98,7 @@ fn the_next_incarnation_rewrites_what_a_failed_sync_left() {
         let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
         let written: Vec<_> = (0..3).map(|tag| payload(tag, 600)).collect();
         append(&mut log, &written[0]).unwrap();
-        // Segments that stay empty, in the middle.
+        // Segments 2 and 3 stay empty; the later frames are in segment 4.
         for salt in 2..=4 {
             log.handle().preallocate_segment().unwrap();
             log.rotate(salt).unwrap();

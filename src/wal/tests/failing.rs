@@ -1,4 +1,4 @@
-//! A fixed script in which each call fails once.
+//! Failing disk calls: a fixed script runs once for each of its disk calls, and that call fails.
 
 use super::*;
 

@@ -11,8 +11,8 @@ struct Model {
     /// The payload of a failed append, which may be in the log.
     maybe: Option<Vec<u8>>,
     acknowledged: u64,
-    /// How many frames must be in the log: all of them after a kill without eviction, otherwise the
-    /// acknowledged ones.
+    /// How many frames must be in the log. After a kill these are all frames, unless the kernel
+    /// drops the pages of failed syncs; otherwise, the acknowledged ones.
     must: u64,
     /// The flushed sequence: all frames up to it are durable elsewhere.
     flushed: u64,
@@ -128,7 +128,8 @@ impl Model {
         self.end_incarnation();
     }
 
-    /// Ends the process by a kill, perhaps with an eviction, or by a power cut.
+    /// Ends the process by a power cut, or by a kill, after which the kernel may drop the pages of
+    /// failed syncs.
     fn end_incarnation(&mut self) {
         if self.one_in(3) {
             self.disk.kill();

@@ -48,8 +48,8 @@ fn a_torn_frame_that_resembles_headers_is_scanned_once() {
     append(&mut log, b"one").unwrap();
     log.handle().sync().unwrap();
     let torn_at = log.segment_bytes() as usize;
-    // Three numbers in a row pass for a header: a length of half the frame, a sequence, and a lower
-    // durable sequence.
+    // Any three numbers in a row look like a frame header: a checksum and a length of half this
+    // payload, then a sequence, then a lower durable sequence.
     let numbers = (0..BYTES / 8).flat_map(|number| ((BYTES / 2) << 32 | (BYTES - number)).to_le_bytes());
     append(&mut log, &numbers.collect::<Vec<_>>()).unwrap();
     drop(log);

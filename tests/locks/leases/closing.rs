@@ -166,7 +166,7 @@ fn a_close_counts_no_lock_as_lost() {
     store.clone().close().unwrap();
     assert!(matches!(waiting.refused().kind(), ErrorKind::Closed(_)));
     assert!(shared.iter().chain([&guard, &leased, &over]).all(|guard| !guard.is_held()));
-    // The close counts nothing but the wake-up of the waiting request.
+    // The close changes only one statistic: it wakes the waiting request.
     let mut expected = before;
     expected.wakeups += 1;
     assert_eq!(store.lock_stats(), expected);
@@ -200,7 +200,7 @@ fn close_never_denies_a_lease_that_remains() {
         let store = store.clone();
         begin("closes", move || store.close())
     };
-    // The row of the other lease is being deleted; its grant in memory has ended.
+    // The row of the lease `other` is being deleted; its grant in memory has ended.
     until("the row is being deleted", || gate.holds_a_lease());
     let answers = [
         store.attach_lock("job", token).map(drop),

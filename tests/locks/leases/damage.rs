@@ -131,7 +131,8 @@ fn damaged_row_blocks_its_name_at_renewal() {
     }
 }
 
-/// The lease with the later token has taken over the name.
+/// A row with two exclusive leases: the one with the later token counts, as if it had taken over
+/// the name.
 #[test]
 fn of_two_conflicting_leases_in_a_row_the_later_wins() {
     let memory = SimStorage::new();

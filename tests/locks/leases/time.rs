@@ -30,7 +30,8 @@ fn a_guard_is_renewed_for_many_times_its_lease() {
     });
     until("the request waits", || clocks.is_parked("waiter"));
     for _ in 0..7 {
-        // The background thread would miss time that passes between its clock read and its wait.
+        // If the background thread were between its clock read and its wait, it would miss the time
+        // that passes here.
         until("the background thread waits", || clocks.is_parked("percolite-leases"));
         clocks.pass(HOUR / 2);
         until("the lease is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);

@@ -13,11 +13,11 @@ pub const THEN: u64 = 1_763_726_400_000;
 pub const HOUR: Duration = Duration::from_secs(3600);
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A wait of at most this length moves the clocks by its length if it ends because that length has
-/// passed in real time.
+/// If a wait of at most this length ends because its length has passed in real time, it moves both
+/// clocks forward by its length.
 const SHORT: Duration = Duration::from_millis(50);
-/// A wait of at least this length moves the clocks in the same way. Such a wait ends by real time
-/// only if something is broken.
+/// The same holds for a wait of at least this length, although it ends in real time only if
+/// something is broken.
 const LONG: Duration = Duration::from_secs(10);
 
 /// The runtime. Threads, sleep and random numbers are those of the system.

@@ -35,8 +35,8 @@ pub fn assert_one_batch_passes(mut turns: Vec<Turn>) -> usize {
         let ahead: BTreeMap<usize, u64> =
             earlier.iter().filter(|turn| turn.id < writer.id).map(|turn| (turn.holder, turn.id)).collect();
         let ahead = ahead.len() - usize::from(ahead.contains_key(&writer.holder));
-        // At least one reader of a batch was ahead of the writer, so not all readers can have
-        // passed the writer.
+        // A batch has at most one request of each reader, and at least one of these requests was
+        // ahead of the writer. So fewer requests than there are readers have passed the writer.
         assert!(by.len() < readers.max(1), "{} readers have passed a writer", by.len());
         assert!(ahead + by.len() < all + readers, "a writer has waited for {ahead} and {}", by.len());
         if let Some(first) = by.first() {

@@ -156,7 +156,8 @@ impl Script {
         self.waiting.push(Waiting { at, mode, leased, asking, cancel, since });
     }
 
-    /// Counts a request that did not wait, or whose wait could not succeed.
+    /// Counts a request that was granted immediately, or was not granted. If `was_to_wait`, a
+    /// request that was not granted counts as a wait, too.
     fn answered(&mut self, at: usize, mode: LockMode, leased: bool, answer: Result<LockGuard, ()>, was_to_wait: bool) {
         let counted = self.of(mode);
         match answer {

@@ -219,7 +219,7 @@ fn dropping_a_call_in_its_closure_releases_the_lock() {
         assert!(calling.poll().is_pending());
         arrived.recv_timeout(TIMEOUT).unwrap();
         drop(calling);
-        // The closure runs to its end under the lock.
+        // The call is dropped, but its closure is still running, so the lock is held.
         assert!(Steps::new(store.try_lock("n")).end().unwrap().is_none());
         resumes.send(()).unwrap();
         eventually("the lock is free", || world.store.is_free_lock("n").unwrap());

@@ -87,7 +87,7 @@ async fn assert_free_after_reopening(memory: &SimStorage, builder: percolite::Bu
 #[test]
 fn expired_lease_stays_expired_when_the_clock_goes_back() {
     for runtime in both_runtimes(8) {
-        // The sweep does not run: it could delete the row before it is taken over.
+        // The sweep does not run: it could delete the row before the next holder takes it over.
         let (memory, clocks) = (SimStorage::new(), Clocks::new().without("percolite-bg"));
         let store = AsyncStore::from(clocks.builder().open_in_memory(&memory).unwrap());
         runtime.block_on(async {

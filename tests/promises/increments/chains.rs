@@ -9,7 +9,8 @@ use super::*;
 /// A step at the source.
 #[derive(Clone, Debug)]
 enum Step {
-    /// One transaction of puts and deletes: keyspace, key, and the length of the value to put.
+    /// One transaction. For each row: keyspace, key, and the length of the value to put; `None`
+    /// deletes the row.
     Write(Vec<(usize, u8, Option<u16>)>),
     /// A large transaction: keyspace, and a salt of its keys and values.
     Large(usize, u8),

@@ -23,7 +23,7 @@ pub struct AtArgs {
     at: Option<PointInTime>,
 }
 
-/// A point in time of a command line.
+/// A point in time, as the command line gives it.
 #[derive(Clone, Copy, Debug)]
 pub enum PointInTime {
     /// Given as a timestamp, so exact to the commit.

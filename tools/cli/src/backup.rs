@@ -67,7 +67,7 @@ pub struct DumpArgs {
 }
 
 impl DumpArgs {
-    /// The start of an incremental dump.
+    /// What an incremental dump follows: another dump, or a timestamp. `None` for a full dump.
     fn base(&self, store: &Store) -> Result<Option<DumpBase>> {
         let since = match (&self.base, self.since) {
             (Some(file), _) => {

@@ -25,9 +25,9 @@ const MIN_PRIMARY_WIDTH: usize = 13;
 /// The width of the row lock table without its two columns of keys: contents, padding and borders.
 const FIXED_WIDTH: u16 = 16 + 12 + 10 + 5 * 2 + 6;
 
-/// The most transactions of a row lock table.
+/// The maximum number of transactions in a row lock table.
 const MAX_TXNS: usize = 100;
-/// The most locks that are shown of each transaction.
+/// The maximum number of locks that are shown of each transaction.
 const MAX_LOCKS_PER_TXN: usize = 20;
 
 /// The names of keyspaces, by id.

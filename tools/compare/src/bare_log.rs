@@ -1,9 +1,9 @@
 //! `bare-log`: durable commits without a store, as an upper bound for every store.
 //!
-//! Each client submits log records of the length of a transfer's, one after the other, and waits
-//! until each is durable. A client that finds no sync in progress makes one itself. Clients that
-//! submit during a sync sleep. When that sync has ended, one thread makes the next sync for all of
-//! them, and one call wakes them.
+//! Each client submits log records, one after the other, as long as the record of a transfer, and
+//! waits until each is durable. A client that finds no sync in progress makes one itself. Clients
+//! that submit during a sync sleep. When that sync has ended, one thread makes the next sync for
+//! all of them, and one call wakes them.
 //!
 //! Nothing is read, checked or stored, and the log is preallocated. So the result is the limit of
 //! the machine if each client has a thread: no store can be much faster. If a store reaches half of

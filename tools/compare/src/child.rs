@@ -28,7 +28,7 @@ pub struct ScratchDir {
 }
 
 impl ScratchDir {
-    /// Creates the directory within this one, by default in the system's temporary directory.
+    /// Creates the directory in `within`, by default in the system's temporary directory.
     pub fn new(within: Option<&Path>, timeout: Duration) -> Result<Self> {
         let within = within.map_or_else(std::env::temp_dir, Path::to_owned);
         let dir = tempfile::Builder::new()

@@ -19,7 +19,7 @@ use crate::workload::{
 
 const THREADS: u64 = 4;
 const INCREMENTS: u64 = 100;
-/// The operations of each client of a workload.
+/// The number of operations of each client, in each workload.
 const OPERATIONS: u64 = 6;
 
 fn config(dir: &std::path::Path, durable: bool, history: bool) -> StoreConfig {
@@ -123,7 +123,7 @@ fn transactions<P: Peer>(durable: bool) {
     }
 }
 
-/// A failed closure writes nothing, and the next transaction does not wait for it.
+/// A transaction whose closure fails writes nothing, and the next transaction does not wait for it.
 fn failures<P: Peer>() {
     let dir = tempfile::tempdir().unwrap();
     let peer = P::open(&config(dir.path(), true, false)).unwrap();
@@ -171,7 +171,7 @@ fn workloads(store: StoreKind) {
             let outcome = crate::measurement::run(&spec, &dir.path().join("store"));
             assert!(outcome.metrics().is_some(), "{work} on {store:?}: {outcome:?}");
             let measured = outcome.metrics().unwrap();
-            // Background clients are not counted.
+            // The three measured clients are counted, background clients are not.
             let sum = measured.by_client.iter().sum::<u64>();
             assert_eq!((measured.by_client.len(), sum), (3, measured.operations), "{work} on {store:?}");
         }

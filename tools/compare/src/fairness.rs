@@ -1,9 +1,9 @@
 //! `fairness`: stores under far more clients than rows.
 //!
 //! From 1 to 256 clients make transfers between ten rows, and two bystanders make transfers between
-//! rows of their own. There are four requirements: 256 clients commit almost as much as the best
-//! number of clients, no transaction needs many attempts, no client starves, and the bystanders are
-//! hardly slower.
+//! rows of their own. There are four requirements: 256 clients commit almost as many transfers per
+//! second as the number of clients that commits the most, no transaction needs many attempts, no
+//! client starves, and the bystanders are hardly slower.
 //!
 //! The measurements run in [`crate::rounds`], so ratios are those within a round. The command also
 //! runs [`crate::stalls`], another kind of overload.

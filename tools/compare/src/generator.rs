@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 const ZIPF_EXPONENT: f64 = 0.99;
 /// The size of the random bytes from which values are cut.
 const INCOMPRESSIBLE_BYTES: usize = 64 << 10;
-/// A prime, so it has no factor in common with any smaller number of rows.
+/// The multiplier of `scatter`: a prime above any number of rows, so different ranks get different
+/// rows.
 const SCATTER: u128 = 0x9e37_79b9_7f4a_7c55;
 
 /// The distribution of rows.

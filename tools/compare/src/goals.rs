@@ -58,7 +58,7 @@ impl Metric {
         }
     }
 
-    /// Orders two ratios, the better one last.
+    /// Orders two values of the metric, or two ratios of such values, the better one last.
     fn order(self, one: f64, other: f64) -> Ordering {
         match self {
             Self::Rate => one.total_cmp(&other),

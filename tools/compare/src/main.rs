@@ -278,7 +278,7 @@ fn run_syncs(stores: &[StoreKind], args: &CommonArgs) -> Result<Option<u8>> {
     Ok(Some(u8::from(!all.iter().all(syncs::SyncCounts::is_ok))))
 }
 
-/// Prints the results of a command that has a table and no page; `None` if it was interrupted.
+/// Prints the results of a command that has a table but no HTML page; `None` if it was interrupted.
 fn print<T: Serialize>(results: Option<Vec<T>>, show: fn(&[T]) -> Table, args: &CommonArgs) -> Result<Option<u8>> {
     let Some(results) = results else { return Ok(None) };
     if args.json {

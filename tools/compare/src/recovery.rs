@@ -1,8 +1,8 @@
 //! `recovery`: how long percolite takes to open after a kill, with the longest write-ahead log.
 //!
-//! A process writes buffered transfers as fast as it can, and is killed when the log is about as
-//! long as at any time before. At that moment the immutable and the active memtable are nearly
-//! full, and neither is in the tables, so recovery replays both.
+//! A process writes buffered transfers as fast as it can, and is killed when the log has at least
+//! 95 % of the greatest length that it had before. At that moment the immutable and the active
+//! memtable are nearly full, and neither is in the tables, so recovery replays both.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -122,7 +122,7 @@ fn config(dir: &Path, args: &CommonArgs) -> StoreConfig {
     }
 }
 
-/// Returns when the log is longest; `false` if the run was interrupted.
+/// Returns when the log has about its greatest length again; `false` if the run was interrupted.
 fn wait_for_longest_log(writer: &mut Child, wal: &Path) -> Result<bool> {
     let (started, mut longest) = (Instant::now(), 0);
     while started.elapsed() < MIN_WRITE_TIME + MAX_EXTRA_TIME {

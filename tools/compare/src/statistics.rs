@@ -118,8 +118,8 @@ mod tests {
         assert_eq!((spread.min, spread.max), (1.0, 3.0));
     }
 
-    /// Each ratio compares two rates of the same round. Medians over the rounds would mislead: 5
-    /// for `other` and 2 for `one`, though `other` is slower in two of the three rounds.
+    /// Each ratio compares two rates of the same round. To compare the median rates would mislead:
+    /// `other` has 5 and `one` has 2, though `other` is slower in two of the three rounds.
     #[test]
     fn ratios_are_within_rounds_against_the_best() {
         let mut outcomes = Outcomes::default();

@@ -26,7 +26,7 @@ use crate::spec::{Conditions, Outcome, Setting};
 use crate::statistics::Entry;
 use crate::workload::{Transfers, Workload};
 
-/// Commits of all clients together.
+/// The commits of the short and of the long run, of all clients together.
 const SHORT: u64 = 160;
 const LONG: u64 = 1760;
 const MANY_CLIENTS: u64 = 16;

@@ -234,8 +234,8 @@ impl Received {
             Event::RestoreStarted(number) => self.restores.start(number),
             Event::RestoreDone(number) => self.restores.acknowledge(number),
             Event::Durable(ts) => self.durable_ts = self.durable_ts.max(ts),
-            // After a power cut, acknowledgements and losses of locks no longer count. Requests and
-            // attempts still do.
+            // After a power cut, what the store answered about a lock no longer counts, neither a
+            // grant nor a loss. Requests and attempts still do.
             Event::Lock(
                 LockEvent::Granted { .. }
                 | LockEvent::Renewed { .. }

@@ -121,7 +121,7 @@ pub fn save_failure(
     save_failure_with(args, case, client_log, violations, |dir| copy_dir(store_dir, &dir.join("store")))
 }
 
-/// Saves a failure of a case without a directory; `more` writes additional files.
+/// Saves a failure of a case without a directory; `write_more` writes additional files.
 pub fn save_failure_with(
     args: &LayerArgs,
     case: &str,
@@ -175,7 +175,7 @@ pub fn copy_dir(from: &Path, to: &Path) -> std::io::Result<()> {
 pub fn scratch_dir() -> std::io::Result<tempfile::TempDir> {
     let memory = PathBuf::from("/dev/shm");
     let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
-    // The process id in the name identifies the owner.
+    // The process id in the name shows which process has created the directory.
     let prefix = format!("percolite-crashtest-{}-", std::process::id());
     tempfile::Builder::new().prefix(&prefix).tempdir_in(&parent).or_else(|_| tempfile::tempdir())
 }

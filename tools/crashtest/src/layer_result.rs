@@ -107,7 +107,7 @@ impl LayerResult {
         *self.visits.entry(environment.into()).or_default().entry(point.into()).or_default() += visits;
     }
 
-    /// How many processes were killed at the intended point.
+    /// How many processes were killed at the intended crash point or fault site.
     pub fn kills(&self) -> u64 {
         let deadly = |kind: &&String| kind.starts_with("kill") || kind.ends_with("KILL");
         self.hits.iter().filter(|(kind, _)| deadly(kind)).flat_map(|(_, points)| points.values()).sum()

@@ -134,7 +134,7 @@ fn checksum(segment: &[u8], header: &Header, frame: &Frame) -> u32 {
 pub struct ReplayResult {
     /// The last sequence that can be replayed.
     pub last: u64,
-    /// The end of the frame with this sequence in its segment.
+    /// The offset at which the frame of this sequence ends, in the segment that has it.
     pub end: usize,
     /// The highest sequence that a later valid frame or header names as durable.
     pub durable_upto: u64,

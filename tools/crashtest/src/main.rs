@@ -275,7 +275,8 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     Ok(if report.verdict == CheckResult::Consistent { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A closed pipe is no error: a reader such as `head` still needs the exit code.
+/// A closed pipe is no error: a reader such as `head` may end early, and the exit code is still
+/// set.
 fn ignore_broken_pipe(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|why| if why.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(why) })
 }

@@ -238,8 +238,8 @@ pub fn all_gaps(layers: &[LayerResult]) -> anyhow::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Compares one layer with the tables. Visits are checked against every row. Missing hits count
-/// only after a complete pass through the case list.
+/// Compares one layer with the tables. A visit against the table is always a gap. A point that was
+/// not hit is one only after a complete pass through the case list.
 ///
 /// # Errors
 /// An invalid table.

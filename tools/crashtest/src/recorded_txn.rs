@@ -112,7 +112,8 @@ impl<'a> RecordedTxn<'a> {
             (Bound::Excluded(encode_key(last)), last.to_owned())
         };
         let scan = self.txn.range(self.rows, (start, end));
-        // A range from a row to itself is empty, whatever its bounds.
+        // With both bounds excluded, a range from a row to itself would end before it begins: it is
+        // empty.
         let to = to.max(from.clone());
         self.read(scan, from, Some(to))
     }

@@ -4,9 +4,9 @@
 //! store. So all restored keyspaces come from one dump: that of the last acknowledged restore or of
 //! a later restore. In the end nothing of earlier restores is left.
 //!
-//! Each number stands for two restores: of a full dump, and of the increment that follows it. The
-//! increment changes and deletes rows, and renames, truncates and drops keyspaces. The
-//! acknowledgement comes after the second restore.
+//! Restores are numbered. Each number stands for two restores: of a full dump, and of the increment
+//! that follows it. The increment changes and deletes rows, and renames, truncates and drops
+//! keyspaces. The acknowledgement comes after the second restore.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,9 +23,9 @@ use crate::violation::Violation;
 const KEYSPACES: usize = 4;
 /// The history that an increment needs: longer than any run.
 const HISTORY: Duration = Duration::from_secs(24 * 3600);
-/// The rows of a keyspace where time does not matter: one block of a dump.
+/// The rows of a keyspace in the layers with real processes; they fit one block of a dump.
 pub const MANY_ROWS: usize = 400;
-/// The rows of a keyspace where time matters.
+/// The rows of a keyspace in the simulation.
 pub const FEW_ROWS: usize = 3;
 /// One value in this many is long.
 const LONG_VALUE_EVERY: usize = 7;

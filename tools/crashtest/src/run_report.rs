@@ -37,7 +37,8 @@ pub struct MutantResult {
     pub found_by: Option<String>,
     /// The invariant that it violated.
     pub invariant: Option<String>,
-    /// The time until the mutant was found, or of all layers, in seconds.
+    /// The time of all layers up to the one that found the mutant, or of all if none did; in
+    /// seconds.
     pub seconds: f64,
     /// The command line that reproduces the failure.
     pub replay: Option<String>,
@@ -55,7 +56,7 @@ pub struct MutantTrial {
     pub found: u64,
     /// How many cases were run.
     pub cases: u64,
-    /// The time to the first finding, or of the whole trial, in seconds.
+    /// The time to the first finding, or of the whole trial if there is none; in seconds.
     pub seconds: f64,
     /// The command line that reproduces the first finding.
     pub replay: Option<String>,

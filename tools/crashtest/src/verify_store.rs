@@ -42,7 +42,8 @@ pub const SMALL_STORE: DirectoryOptions = DirectoryOptions {
     accept_data_loss: None,
 };
 
-/// What earlier restores have left is deleted within this time, with a clock of [`CLOCK_SPEED`].
+/// What earlier restores have left is deleted within this real time. The store's clock runs
+/// [`CLOCK_SPEED`] times as fast.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(20);
 const CLOCK_SPEED: u32 = 50;
 

@@ -34,8 +34,8 @@ fn list(text: Option<&str>) -> Value {
     text.map_or(json!([]), |text| text.split(',').map(number).collect())
 }
 
-/// A transaction's operations in adya's form. An append to a list is a read, and a write of one
-/// more element.
+/// A transaction's operations in adya's form. The write of a list becomes an append of its last
+/// element.
 fn steps(txn: &Transaction, lists: bool) -> Value {
     let steps = txn.ops.iter().map(|op| match op {
         Op::Read(key, value) | Op::ReadForUpdate(key, value) if lists => json!(["r", key, list(value.as_deref())]),
@@ -61,7 +61,7 @@ fn to_adya(lines: &[Line], lists: bool) -> adya::History {
         };
         let value = steps(txn, lists);
         let (began, ended) = (txn.began.unwrap(), txn.ended.unwrap());
-        // At equal times an end comes before a begin, because only one client moves at a time.
+        // A begin and an end never have the same time here: one client moves at a time.
         events.push(((began, 1), json!({"type": "invoke", "process": txn.session, "value": value})));
         events.push(((ended, 0), json!({"type": kind, "process": txn.session, "value": value})));
     }

@@ -149,7 +149,7 @@ fn long_fork() {
     shows(Anomaly::LongFork, &[1, 2, 3, 4], &format!("{writers}\n{x_first}\n{y_first}"));
     let early = y_first.replace("\"read_ts\":5", "\"read_ts\":1");
     assert!(names(&format!("{writers}\n{x_first}\n{early}")).contains(&Anomaly::LongFork));
-    // With only one reader, the second has a stale read, and the first is valid.
+    // With only one of the two readers: the second has a stale read, and the first is valid.
     shows(Anomaly::StaleRead, &[1, 3], &format!("{writers}\n{y_first}"));
     is_fine(&format!("{writers}\n{x_first}"));
 }

@@ -398,7 +398,8 @@ fn timestamps_exist_iff_an_order_exists_3_txns() {
     let (mut tried, mut possible) = (0, 0);
     for sessions in [[0, 1, 2], [0, 0, 1]] {
         product(&vec![(1..16).collect::<Vec<usize>>(); 3], &mut |shapes: &[usize]| {
-            // The order of transactions matters only within a session.
+            // With a session for each transaction, their order does not matter: one order is
+            // enough.
             if sessions[1] == 1 && !shapes.is_sorted() {
                 return;
             }

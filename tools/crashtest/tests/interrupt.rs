@@ -138,7 +138,8 @@ fn files(dir: &Path) -> Vec<String> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|file| file.path().display().to_string()).collect()
 }
 
-/// Interrupts a run once it has something that it could leave.
+/// Interrupts a run as soon as it has something that it could leave, and checks that it leaves
+/// nothing.
 fn interrupt(arguments: &[&str], signal: Signal, has_begun: impl Fn(&Run) -> bool) -> serde_json::Value {
     let mut run = Run::start(arguments);
     run.wait_for_signal_handlers();

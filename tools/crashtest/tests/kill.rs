@@ -9,7 +9,7 @@ use percolite_crashtest::kill::{Config, run_case};
 use percolite_crashtest::layer_result::LayerResult;
 use percolite_crashtest::violation::Violation;
 
-/// A mutant is switched on for a whole process, and this process verifies the store.
+/// One test at a time: a mutant is switched on for this whole process, which verifies all stores.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn run(case: &str, mutant: Option<Mutant>) -> LayerResult {

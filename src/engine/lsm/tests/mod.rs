@@ -57,7 +57,8 @@ fn an_idle_log_gets_one_noop_frame_and_a_failed_one_none() {
         storage.write(batch).and_then(|()| storage.sync())
     };
     put().unwrap();
-    // There is no flush thread here, so the test runs the rounds itself.
+    // There is no flush thread here. The test runs three rounds of this thread's work, of which the
+    // second writes the no-op frame.
     path.noop_needed.store(true, Ordering::Release);
     let before = path.wal.written_sequence();
     let rounds = [Poll::AfterIdle, Poll::Again, Poll::Park];
@@ -176,7 +177,7 @@ fn a_read_error_of_the_log_does_not_stop_salvage() {
     assert!(incomplete > 3, "{incomplete} read errors were noted");
 }
 
-/// Batches that set a cell to their number, and a snapshot after each.
+/// Writes batches that set a cell to their number. Returns a snapshot after each, with the number.
 fn snapshots_of(storage: &Store, numbers: std::ops::Range<u8>) -> Vec<(Snapshot, u8)> {
     let write = |number| {
         let mut batch = storage.new_batch(0);

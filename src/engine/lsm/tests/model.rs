@@ -180,7 +180,8 @@ impl Model {
         // process.
         self.tables.crash(self.choices.next());
         if self.one_in(3) {
-            // A power cut interrupts the next opening, at one of its calls.
+            // The next opening is interrupted: its disk fails from a random call on, and then the
+            // power is cut.
             is_all_left = false;
             let (nth, seed) = (1 + self.choices.next_below(40), self.choices.next());
             self.disk.fail_from(nth, seed);

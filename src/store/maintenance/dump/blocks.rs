@@ -42,7 +42,7 @@ const LZ4: u8 = 1;
 /// The maximum expansion of LZ4, with a margin: one compressed byte stands for at most 255 bytes.
 const MAX_LZ4_RATIO: usize = 256;
 
-/// Magic bytes of compressed files, for the error text.
+/// How files that other programs have compressed begin, so that the error can name the program.
 const FOREIGN_MAGICS: [(&[u8], &str); 5] = [
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),

@@ -80,7 +80,7 @@ pub struct DumpHeader {
     /// engine. Also `None` if the first opening of the store was interrupted before the store had
     /// an id, and the store has only been opened read-only since.
     pub store_id: Option<u64>,
-    /// The dump has all commits at or below this timestamp.
+    /// The timestamp of the dumped snapshot: the dump has no later commits.
     pub read_ts: Timestamp,
     /// An incremental dump has no commits at or below this timestamp; `None` for a full dump.
     pub since: Option<Timestamp>,
@@ -90,7 +90,7 @@ pub struct DumpHeader {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DumpStats {
-    /// The dump has all commits at or below this timestamp.
+    /// The timestamp of the dumped snapshot: the dump has no later commits.
     pub read_ts: Timestamp,
     /// An incremental dump has no commits at or below this timestamp; `None` for a full dump.
     pub since: Option<Timestamp>,

@@ -29,8 +29,8 @@ impl Store {
     /// Restores a [dump](crate::Snapshot::dump) into this store, atomically and durably. Every
     /// later timestamp of this store is above those of the commits in the dump. `progress` is
     /// called after each block, and may [cancel](IntoControlFlow) the restore, which then restores
-    /// nothing. Memory use is that of one block, about three times the largest value, even if the
-    /// dump is malicious.
+    /// nothing. The dump is read one block at a time. This takes at most about three times
+    /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES) of memory, even if the dump is malicious.
     ///
     /// An [incremental dump](crate::Snapshot::dump_with) can only be restored into a store whose
     /// last restored dump ended where the incremental one starts ([`Store::restored_ts`]). The
@@ -240,7 +240,8 @@ impl<'a> RestoreJob<'a> {
     }
 }
 
-/// Values need no check, because the length of a block bounds them.
+/// Fails if a key is empty or too long. Values need no check, because the length of a block bounds
+/// them.
 fn check_keys<'a, R: Read>(from: &DumpReader<R>, mut keys: impl Iterator<Item = &'a Value>) -> Result<()> {
     match keys.find(|key| key.0.is_empty() || key.0.len() > MAX_KEY_BYTES) {
         Some(key) => {

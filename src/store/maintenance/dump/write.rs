@@ -26,9 +26,9 @@ impl Snapshot {
     /// [`Store::restore`](crate::Store::restore). `progress` is called after each block, and may
     /// [cancel](IntoControlFlow) the dump.
     ///
-    /// Memory use is about three times that of one block of rows. A block has about 256 KiB, or
-    /// more if its last value is larger. If the store is written to, a dump that takes longer than
-    /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) fails with
+    /// The dump needs memory for about three times the rows of one block. A block has about 256 KiB
+    /// of rows, or more if its last value is larger. If the store is written to, a dump that takes
+    /// longer than [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) fails with
     /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). A dump of a store opened
     /// [read-only](crate::Builder::read_only) never fails for this reason.
     ///

@@ -32,8 +32,8 @@ pub struct Verifier<'a> {
     /// All keyspaces, with their names if they have one; `None` if the catalog cannot be read.
     pub keyspaces: Option<HashMap<KeyspaceId, Option<String>>>,
     /// Row and commit timestamp of the last version that the scan of the history has visited. The
-    /// versions of a row are visited newest first, so this version has replaced the next one of the
-    /// same row.
+    /// versions of a row are visited newest first. So if the next version is of the same row, this
+    /// one has replaced it.
     newer: Option<(RowKey, Timestamp)>,
     pub report: VerifyReport,
     progress: &'a mut dyn FnMut(&VerifyReport) -> StoreResult<()>,
@@ -99,7 +99,7 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// The position of a cell: its row, or its key.
+    /// The position of a cell as text: its row or, if its key is not that of a row, the key.
     fn position_text(&self, column: Column, key: &[u8]) -> String {
         let Some(row) = row_of(column, key) else { return format!("\"{}\"", key.escape_ascii()) };
         format!("the row {}", row_text(&row, self.name_of(&row)))

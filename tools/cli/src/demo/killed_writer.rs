@@ -3,8 +3,8 @@
 //! A two-phase commit (Percolator) has three steps: it locks every row and stores the new value
 //! there; it turns the lock of one row, the primary, into a version, which is the *commit point*;
 //! then it turns the locks of the other rows into versions. The store's engine would commit a
-//! thousand rows in one batch, which leaves no locks. So the child's engine reports a limit of one
-//! row per batch.
+//! thousand rows in one batch, which leaves no locks. So the engine of the writer, a child process,
+//! reports a limit of one row per batch.
 //!
 //! To be killed at a chosen point, the child puts an [`Engine`] between the store and its engine.
 //! The engine in between inspects each batch. Immediately before or after the batch with the commit

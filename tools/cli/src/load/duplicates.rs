@@ -23,7 +23,7 @@ use percolite::{Keyspace, Store};
 
 use super::reader::Pair;
 
-/// The most tracked keys. With more the hash table would grow beyond 75 MB.
+/// The maximum number of tracked keys. With more, the hash table would grow beyond 75 MB.
 pub const MAX_TRACKED_KEYS: usize = 3_600_000;
 /// A point read takes about as long as scanning this many rows.
 const SCAN_COST_RATIO: u64 = 32;

@@ -12,8 +12,8 @@ use super::{acquire, render};
 use crate::exit::Code;
 use crate::open::{self, StoreDir, StoreOrBusy};
 
-/// Bounds of the time between two attempts to open a store that is open elsewhere. A release waits
-/// about the minimum, a renewal a twentieth of the ttl within these bounds.
+/// Bounds of the pause between two attempts to open a store that is open elsewhere. The pause of a
+/// release is about the minimum; that of a renewal is a twentieth of the ttl, within these bounds.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(500);
 

@@ -243,8 +243,8 @@ mod tests {
 
     use super::*;
 
-    /// The transaction continues after the error only on a terminal: a shell that reads from a pipe
-    /// ends at the first error.
+    /// The session is called as from a terminal, where the transaction continues after the error. A
+    /// shell that reads from a pipe ends at the first error.
     #[test]
     fn a_failed_statement_changes_nothing_in_the_transaction() {
         let store = Store::in_memory().unwrap();

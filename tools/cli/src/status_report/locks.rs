@@ -7,7 +7,7 @@ use super::row_name;
 use crate::lock::render;
 use crate::table;
 
-/// The most row locks of a table.
+/// The maximum number of row locks in a table.
 const MAX_ROW_LOCKS: usize = 12;
 /// A status lists at most this many row locks, held named locks, and waiting requests.
 const STATUS_LIST_MAX: usize = 100;
@@ -43,9 +43,9 @@ impl NotListed {
     }
 }
 
-/// How many entries the lists of a status leave out. A list that is shorter than the limit is
-/// complete, and the total may still be greater than its length: the total may count expired
-/// leases, and conversions twice.
+/// How many entries the lists of a status leave out. A list that is shorter than
+/// [`STATUS_LIST_MAX`] leaves out none, even if the total is greater than its length: the total may
+/// count expired leases, and each conversion twice.
 pub fn not_listed(status: &StoreStatus) -> NotListed {
     let more = |total: u64, listed: &[LockEntry]| {
         if listed.len() < STATUS_LIST_MAX { 0 } else { total.saturating_sub(listed.len() as u64) }

@@ -15,7 +15,7 @@ pub use self::locks::{named_lock_tables, not_listed, row_lock_json, row_lock_tab
 use crate::lock::render;
 use crate::table;
 
-/// The most active transactions, slow transactions and named locks of a table.
+/// The maximum number of rows in each table of transactions or named locks.
 const MAX_LISTED: usize = 5;
 const ROW_WIDTH: usize = 40;
 

@@ -219,7 +219,8 @@ fn a_full_disk_loses_no_acknowledged_row() {
     fs::create_dir(sandbox.path().join("disk")).unwrap();
     let rows: String = (0..40_000).map(|n| format!("key{n:05}\t{}\n", "value ".repeat(200))).collect();
     sandbox.file("rows.tsv", rows);
-    // When the disk is full the ballast is removed, and the store must work again.
+    // The file `ballast` takes 4 MiB of the disk. When the disk is full the file is removed, and
+    // the store must work again.
     let script = format!(
         "mount -t tmpfs -o size=24m none disk || exit 99
          head -c 4m /dev/zero > disk/ballast

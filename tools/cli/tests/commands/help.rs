@@ -24,7 +24,8 @@ fn the_help_of_every_command_has_examples() {
     for command in commands(&all) {
         let help = sandbox.ok(&format!("{command} --help"));
         let examples = help.split("Examples:\n").nth(1).unwrap().split("\n\n").next().unwrap();
-        // A line that is too long is wrapped. Its rest has no command and is not indented.
+        // A line that is too long is wrapped. Its rest has no command, and is not indented as far
+        // as the explanation of a command.
         let is_wrapped = |line: &str| !line.contains("percolite ") && !line.starts_with(&" ".repeat(20));
         assert!(!examples.lines().any(is_wrapped), "{command}: {examples}");
         assert!(help.contains("Examples:") && help.contains(&format!("percolite {command}")), "{command}: {help}");

@@ -355,7 +355,8 @@ fn progress_with_rate_and_time_left_is_for_a_terminal_only() {
         assert!(report.clone().count() > 0, "{line}: {shown}");
         assert!(report.clone().all(|report| report.contains(unit) && report.contains(" of ")), "{line}: {shown}");
     }
-    // Without an estimate of the total there is a rate and a count, but no time left.
+    // Without its file `CURRENT` the store does not open, so the total cannot be estimated: a rate
+    // and a count are shown, but no time left.
     std::fs::remove_file(sandbox.path().join("new/tables/CURRENT")).unwrap();
     let ran = sandbox.in_terminal("repair new newer", "");
     let (code, shown) = (ran.code, ran.out);

@@ -91,7 +91,8 @@ fn an_interrupted_load_names_the_record_to_resume_at() {
 fn an_unterminated_record_is_refused_with_its_line() {
     let sandbox = Sandbox::with_shop();
     let endless = |begin: &str, line: &str| {
-        // The input is bounded: if the limit were not enforced, it would take all memory.
+        // The input ends after 100 MiB, so that this test does not take all memory if the limit of
+        // a record is not enforced.
         let script =
             format!("{{ printf '{begin}'; yes | head -c 100m; }} | {} {line}", env!("CARGO_BIN_EXE_percolite"));
         let output = Command::new("sh").args(["-c", &script]).current_dir(sandbox.path()).output().unwrap();

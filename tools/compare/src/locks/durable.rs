@@ -11,7 +11,7 @@ use super::{BenchEnv, Benchmark, Goal};
 const LEASE: Duration = Duration::from_secs(3600);
 const CLIENTS: u64 = 16;
 const NAMES: u64 = 64;
-/// The result is scaled to this number of leases.
+/// The result of [`open_with_leases`] is scaled to this number of leases.
 const LEASES: u64 = 100_000;
 
 pub fn benchmarks(env: &BenchEnv) -> Result<Vec<Benchmark<'_>>> {

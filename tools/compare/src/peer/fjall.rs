@@ -4,7 +4,7 @@
 //! `WriteTransaction::durability` and `Keyspace::start_ingestion`: a transaction with a conflict is
 //! retried; `SyncData` is the `fdatasync` that RocksDB and percolite call; `Buffer` leaves a commit
 //! in the page cache; sorted rows are ingested as tables. The memtable has its default of 64 MiB,
-//! or half of the write buffers if that is less.
+//! or half of `write_buffer_bytes` if that is less.
 
 use anyhow::Result;
 use fjall::{KeyspaceCreateOptions, OptimisticTxDatabase, OptimisticTxKeyspace, PersistMode, Readable, Snapshot};

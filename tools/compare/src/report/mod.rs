@@ -170,7 +170,8 @@ fn goals(goals: &[GoalResult]) -> Markup {
     }
 }
 
-/// One workload: a chart over the numbers of clients if there are several, and a table for each.
+/// One workload: a chart over the numbers of clients if there are several, and a table for each
+/// number.
 fn work(summaries: &[Summary]) -> Result<Markup> {
     let Some(first) = summaries.first() else { return Ok(html! {}) };
     let drawing = plot::rates(summaries)?;

@@ -1,4 +1,5 @@
-//! A secondary index: each transaction inserts a record and its index entry by another field.
+//! A secondary index over one field of the records: each transaction inserts a record and its entry
+//! in the index.
 
 use std::fmt;
 
@@ -13,7 +14,7 @@ use crate::peer::{Read as _, Session};
 /// The first byte of a record's key, and of an index entry's.
 const RECORD: u8 = b'r';
 const ENTRY: u8 = b'i';
-/// The number of values of the field.
+/// The number of different values of the indexed field.
 const FIELDS: u64 = 1000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -45,7 +45,7 @@ impl Work for ReadsDuringLoad {
             let row = rows.draw(&mut client.rng);
             client.read(|| {
                 let mut found = u64::MAX;
-                // A new view for each read, so that it includes the loaded rows.
+                // A new view for each read, so that the view includes the rows loaded meanwhile.
                 session.reader(None)?.get(&key(row), |value| found = number(value))?;
                 ensure!(found == row, "row {row} is wrong");
                 Ok(())

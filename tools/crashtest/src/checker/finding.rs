@@ -20,7 +20,8 @@ pub struct Finding {
     pub keys: Vec<Key>,
 }
 
-/// An anomaly and where it shows. A symptom of a history can be compared with one of a part of it.
+/// An anomaly and where it shows. It has ids, not indexes, so a symptom in a history can be
+/// compared with one in a part of that history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Symptom {
     /// The anomaly.

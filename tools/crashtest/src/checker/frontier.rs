@@ -3,8 +3,8 @@
 //! Each key has one record with everything that a read or a commit needs, so a read or a commit of
 //! a row costs one memory access. The record also has the own write of the transaction whose reads
 //! are being checked, and that transaction's index. A write with another index is ignored, so
-//! nothing must be cleared before the reads of the next transaction. The order of the keys and the
-//! set of existing rows are built only if the history has scans.
+//! nothing needs to be cleared before the reads of the next transaction. The order of the keys and
+//! the set of existing rows are built only if the history has scans.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,9 +1,10 @@
 //! Infers commit timestamps for transactions of unknown outcome whose values a reader saw.
 //!
-//! The bounds of a timestamp come from one pass over all operations. The inferred transactions that
-//! write or lock a row do not overlap, so their commits are in the order of their snapshots. If any
-//! transaction `T` reads or locks the row, `T` therefore bounds only one of them: the last inferred
-//! one whose snapshot is before that of `T`. Each earlier one is bounded by its successor.
+//! The bounds of a timestamp come from one pass over all operations. Two committed transactions
+//! that write or lock the same row do not overlap, so the inferred ones have committed in the order
+//! of their snapshots. A transaction `T` that reads or locks the row therefore bounds only one of
+//! them: the last one whose snapshot is before that of `T`. Each earlier one is bounded by its
+//! successor.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -58,9 +59,10 @@ pub fn infer_commit_ts(
     in_order.sort_unstable_by_key(|(txn, bounds)| (bounds.to.0, *txn));
     let placed = in_order.into_iter().map(|(txn, Bounds { above, to })| {
         let lowest = free.at_or_after(above.0.saturating_add(1));
-        // Without a free timestamp between its bounds the transaction gets a used one, and the
-        // check for reuse reports it. If the bounds contradict each other, the transaction gets a
-        // free timestamp above the lower bound.
+        // If no timestamp between the bounds is free, the transaction gets the upper bound, which
+        // is in use, and the check for reuse reports it. If the bounds contradict each other, the
+        // transaction gets a free timestamp above the lower bound, and the sweep reports what does
+        // not fit.
         let fits = lowest <= to.0;
         let commit_ts = if fits || to.0 <= above.0 { lowest } else { to.0 };
         free.take(commit_ts);
@@ -70,7 +72,8 @@ pub fn infer_commit_ts(
     placed.collect()
 }
 
-/// The rows of the transactions to be inferred, with their lockers by `read_ts`.
+/// The rows that transactions to be inferred write or lock, each with these transactions by
+/// `read_ts`.
 struct Rows<'h> {
     lockers: FxHashMap<Key, Vec<(u64, TxnIndex)>>,
     /// By key text, for scans.

@@ -24,7 +24,7 @@ pub struct Report {
     pub aborted: usize,
     /// How many have an unknown outcome.
     pub unknown: usize,
-    /// How many of the transactions of unknown outcome have no commit timestamp and were inferred
+    /// How many transactions of unknown outcome, without a recorded commit timestamp, were inferred
     /// to be committed, because a reader saw their values.
     pub inferred_committed: usize,
     /// How many writes repeat the value of another transaction for the same row. The checker cannot

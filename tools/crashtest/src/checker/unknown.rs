@@ -160,8 +160,8 @@ impl UnknownTxns {
     fn candidates(&self, history: &History, read: &Mismatch, first_readers: &FirstReaders) -> Vec<TxnIndex> {
         let Some(writers) = self.by_write.get(&(read.key, read.found)) else { return Vec::new() };
         let read_ts = |txn| history.transaction(txn).read_ts;
-        // If the commit timestamp of the writer is inferred, it may still become lower. Then only
-        // the writer's snapshot is a safe bound.
+        // The lowest timestamp at which the expected value can have been committed. An inferred
+        // commit timestamp may still become lower, but stays above its writer's snapshot.
         let overwritten = match read.writer {
             Writer::Other(txn) => {
                 history.transaction(txn).committed_at().unwrap_or_else(|| read_ts(txn).saturating_add(1))

@@ -1,9 +1,9 @@
 //! The writers of each value.
 //!
-//! Values should be unique for each row, and mostly are. So an array has the first writer of each
-//! value, and a map has further writers and deletions. A value that two transactions wrote to one
-//! row cannot be attributed with certainty: the checker compares the value, but may miss that it
-//! came from the wrong transaction.
+//! The values of a row should all be different, and mostly are. So an array has the first writer of
+//! each value, and a map has further writers and deletions. A value that two transactions wrote to
+//! one row cannot be attributed with certainty: the checker compares the value, but may miss that
+//! it came from the wrong transaction.
 
 use rustc_hash::FxHashMap;
 

@@ -20,8 +20,8 @@ pub enum DurabilityMode {
     Sync,
     /// When commits are visible.
     Buffered,
-    /// For every other client, when the commits are visible; for the rest, when they are durable.
-    /// Snapshots of the store show durable data only.
+    /// For half of the clients, when commits are visible; for the other half, when they are
+    /// durable. Snapshots of the store show durable data only.
     Mixed,
 }
 
@@ -50,7 +50,7 @@ pub struct ChildConfig {
     pub filler_bytes: usize,
     /// Buffered incarnations sync once in this many transactions on average; 0: never.
     pub sync_every: usize,
-    /// On average every other transaction waits up to this many milliseconds before its commit.
+    /// On average half of the transactions wait before their commit, up to this many milliseconds.
     pub think_ms: usize,
     /// Rows in the store's conflict set.
     pub conflict_cache_rows: usize,

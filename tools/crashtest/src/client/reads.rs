@@ -69,7 +69,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Checks that the version that a read shows is the first of the row's versions.
+    /// Checks that a read shows the first one of the row's listed versions.
     fn newest_is_listed(&self, snapshot: &Snapshot, key: &[u8]) -> Result<Result<(), String>, Error> {
         let newest = snapshot.versions(&self.rows, key)?.next().transpose()?;
         let listed = newest.as_ref().and_then(|version| version.value.as_ref());

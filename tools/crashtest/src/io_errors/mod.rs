@@ -52,7 +52,7 @@ const DISK_FULL_EVERY: usize = 5;
 const ATTEMPTS: u32 = 8;
 /// The space that is freed after the disk was full.
 const BALLAST_KIB: u64 = 64 << 10;
-/// The largest size of a full disk; a larger one would never be filled.
+/// The largest disk that a case may fill; a larger one would never become full.
 const KIB_MAX: u64 = 64 << 10;
 const BALLAST: &str = "ballast";
 /// Errors after which the store must be opened again.

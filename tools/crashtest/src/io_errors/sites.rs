@@ -32,7 +32,7 @@ pub struct FaultSite {
     pub errnos: Vec<Errno>,
     /// Which stores reach the site.
     pub store: StoreAge,
-    /// The fault is injected at one of the first calls, at most at the call with this number.
+    /// The fault is injected at one of the first calls; this is how many there are to choose from.
     pub first_calls: usize,
     /// The invariant if the process ends at this call.
     pub invariant: &'static str,

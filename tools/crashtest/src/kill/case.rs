@@ -86,12 +86,13 @@ impl From<Durability> for percolite::Durability {
     }
 }
 
-/// The visit of the crash point at which the process is killed.
+/// The visit of the crash point at which the process is killed. Where an incarnation visits the
+/// point only once, `First` is one killed incarnation, `Second` two, and `Last` three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
-    /// The first visit after the stated number of acknowledgements.
+    /// The first visit after [`ChildConfig::after_acks`] acknowledged commits.
     First,
-    /// The second visit.
+    /// The second visit after them.
     Second,
     /// The last visit before the store is closed, found by a run without a kill.
     Last,

@@ -88,7 +88,7 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<LayerResult> {
 }
 
 enum AttemptResult {
-    /// No kill happened at any of these points.
+    /// No kill happened at any of these points, or too few commits were acknowledged before it.
     Missed(Vec<String>),
     /// The violations.
     Checked(Vec<Violation>),

@@ -98,8 +98,9 @@ pub fn plan_incarnations(
         }
         HowReached::Recovering => {
             plan.leave_orphan_locks();
-            // The sweep resolves each transaction once, which is enough for a first visit. Later
-            // visits need clients, which resolve every lock that they find.
+            // The sweep resolves each transaction once, so it may reach the point only once. For
+            // later visits the sweep is off, unless the point is part of the sweep. Without
+            // the sweep, clients resolve every lock that they find.
             let sweep = case.visit == Visit::First || case.point == CrashPoint::SweepBetween;
             let config = ChildConfig { background_resolve: sweep, ..plan.next_config(true) };
             plan.kill_at_visit(config);
@@ -107,9 +108,9 @@ pub fn plan_incarnations(
         HowReached::Creating => {
             plan.kill_at_first_visit(0);
             for _ in 1..times {
-                // Only a store that does not exist yet reaches `create.before`, so the kills there
-                // follow each other directly. Every opening reaches `create.done`, so an
-                // incarnation with commits comes between the kills there.
+                // An opening reaches `create.before` only if there is no store yet, so the
+                // incarnations killed there follow each other directly. Every opening reaches
+                // `create.done`, so an incarnation with commits comes between those killed there.
                 if case.point == CrashPoint::CreateDone {
                     plan.leave_any_state();
                 }
@@ -255,8 +256,7 @@ impl<'a> Plan<'a> {
         let min_acks = if find_last_visit { config.after_acks.min(1) } else { config.after_acks };
         if find_last_visit {
             // The run without a kill must end by itself, so its transactions have a limit. It must
-            // count all visits, so none is left out because too few commits were acknowledged
-            // before.
+            // count all visits, so `after_acks` is zero.
             (config.after_acks, config.transactions) = (0, self.defaults.transactions);
         } else if self.case.visit == Visit::Second {
             config.kill_at = vec![kill_at(self.case.point, 2)];
@@ -370,7 +370,7 @@ impl<'a> Plan<'a> {
             P::OpenBefore,
         ];
         const LATE: [CrashPoint; 3] = [P::SafePointBefore, P::SafePointDurable, P::TxnRecordGcBetween];
-        // Some points come only after the first complete sweep of the locks.
+        // The points in `LATE` come only after the first complete sweep of the locks.
         let mut rng = SeededRng::new(self.case.seed);
         let late = rng.one_in(4);
         let point = *rng.pick(if late { &LATE } else { &EARLY }).unwrap_or(&P::SweepDone);
@@ -378,9 +378,11 @@ impl<'a> Plan<'a> {
         if !self.left_state()?.recovery_reaches(point) {
             at.extend([kill_at(P::SweepDone, if late { 2 } else { 1 }), kill_at(P::CloseSynced, 1)]);
         }
-        // Without the sweep, clients find the locks.
+        // Late points need the sweep. Otherwise it may be off: then clients resolve the locks that
+        // they find.
         let sweep = late || rng.one_in(2);
-        // Without lock clients, leases stay as they are.
+        // No lock clients, so that the leases which were left stay as they are for the
+        // verification.
         let config = ChildConfig {
             kill_at: at,
             background_resolve: sweep,
@@ -427,8 +429,8 @@ fn workload_for(case: &Case, rng: &mut SeededRng) -> &'static dyn Workload {
         P::ResolveBeforeRollForward if case.visit == Visit::Second && case.protocol == Protocol::Auto => {
             return workload::LARGE;
         }
-        // To have something between batches, or locks when a conflict is found, a transaction needs
-        // more rows than one batch.
+        // These points come between two batches, or need locks when a conflict is found. So a
+        // transaction needs more rows than fit into one batch.
         P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween => return workload::LARGE,
         P::RollbackBetween | P::RollbackWritten => return workload::LARGE,
         P::KeyspaceDataDeleted | P::SweepBetween => return workload::LARGE,

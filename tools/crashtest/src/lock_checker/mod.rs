@@ -30,13 +30,15 @@ pub struct GrantInterval {
     pub mode: LockMode,
     /// The token of the grant.
     pub token: u64,
-    /// A time before the request; `None` if the grant is from an earlier incarnation.
+    /// A time before the request; `None` in all intervals of a grant but the first.
     pub requested_at: Option<LogicalTime>,
     /// A time after the grant was returned.
     pub from: LogicalTime,
-    /// The end of the grant, or a time before the first attempt to end it.
+    /// The interval ends before the next attempt to end the grant, and before its lease or
+    /// incarnation ends.
     pub until: LogicalTime,
-    /// The number of the request in its incarnation; `None` if the grant replaced another one.
+    /// The number of the request in its incarnation; `None` if it was not recorded, and in all
+    /// intervals of a grant but the first.
     pub id: Option<u64>,
     /// Whether the request was one that must not wait.
     pub no_wait: bool,
@@ -45,7 +47,7 @@ pub struct GrantInterval {
 /// A commit or a read under a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FencedOp {
-    /// The number of the commit, for messages.
+    /// The number of the commit; 0 for a read.
     pub number: u64,
     /// The name of the lock.
     pub name: String,
@@ -75,7 +77,7 @@ fn mode_class(mode: LockMode) -> usize {
     }
 }
 
-/// The greatest element of the classes that exclude a mode.
+/// The greatest value in `by_class` of the classes of modes that conflict with `mode`.
 fn greatest<T: Copy + Ord + Default>(by_class: &[T; CLASSES], mode: LockMode) -> T {
     let excludes = |at: &usize| *at != mode_class(mode) || mode == LockMode::Exclusive;
     (0..CLASSES).filter(excludes).map(|at| by_class[at]).max().unwrap_or_default()
@@ -108,8 +110,8 @@ fn by_name<T>(all: &[T], name: impl Fn(&T) -> &String) -> BTreeMap<String, Vec<&
 fn check_exclusion(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut grants: Vec<&GrantInterval> = grants.iter().copied().filter(|grant| grant.from < grant.until).collect();
     grants.sort_by_key(|grant| grant.from);
-    // For each class, the interval that ends last, and the last to end among those of other grants.
-    // The second is needed because two intervals of the same grant do not conflict.
+    // For each class of modes, the interval that ends last, and the one that ends last among those
+    // with another token. It is needed because two intervals of the same grant do not conflict.
     let mut longest: [[Option<&GrantInterval>; 2]; CLASSES] = Default::default();
     let mut permits: BTreeSet<(LogicalTime, u64)> = BTreeSet::new();
     for grant in grants {
@@ -214,7 +216,7 @@ pub fn fencing_violations(grants: &[GrantInterval], commits: &[FencedOp], reads:
     found
 }
 
-/// Fencing, from the last token to the first.
+/// Checks fencing, from the last token to the first.
 fn check_fencing(grants: &[(u64, LockMode)], commits: &[&FencedOp], found: &mut Vec<(u64, Violation)>) {
     let mut commits = commits.iter().rev().peekable();
     let mut next = [std::cmp::Reverse(u64::MAX); CLASSES];
@@ -238,8 +240,8 @@ fn check_fencing(grants: &[(u64, LockMode)], commits: &[&FencedOp], found: &mut 
     }
 }
 
-/// Visibility, from the first token to the last. A read of durable data need not show buffered
-/// commits.
+/// Checks visibility, from the first token to the last. A read of durable data need not show
+/// buffered commits.
 fn check_visibility(
     grants: &[(u64, LockMode)],
     commits: &[&FencedOp],

@@ -14,7 +14,7 @@ use super::{LEASE_MAX_MS, LOCK_NAMES, SEMAPHORE, SEMAPHORE_PERMITS, SharedLocks}
 use crate::client::ClientId;
 use crate::rng::SeededRng;
 
-/// A wait that ends this long after its timeout was not ended by the timeout.
+/// A wait that ends this long after its timeout is a violation: the timeout has not ended it.
 const LATE_WAIT: Duration = Duration::from_secs(60);
 
 const CATALOG: KeyspaceId = KeyspaceId(0);
@@ -68,8 +68,8 @@ impl EventWriter<'_> {
         at.tick
     }
 
-    /// Records that the end attempt `by` found the grant ended. The attempt itself may have ended
-    /// it.
+    /// Records that the grant was found lost, by the end attempt `by` or, if `by` is 0, without
+    /// one.
     pub fn record_not_held(&self, name: &str, token: u64, by: u64) {
         let at = self.now();
         self.record(LockEvent::NotHeld { name: name.into(), token, by, at });
@@ -92,7 +92,7 @@ pub(super) struct HeldLock<'a> {
     pub name: String,
     pub mode: LockMode,
     pub token: u64,
-    /// The time to live of the lease, at least.
+    /// A lower bound of the lease's time to live; `None` without a lease.
     pub lease: Option<Duration>,
     guard: Option<LockGuard>,
 }
@@ -359,7 +359,7 @@ impl<'a> LockClient<'a> {
         let free = self.env.store.is_free_lock(&name)?;
         let before = self.env.store.lock_holders(&name)?;
         let is_held = before.iter().any(|holder| holder.token == Some(Timestamp::from_u64(token)));
-        // The grant may still be held, while its end is in progress or after a failed conversion.
+        // A grant is listed before its end, so it may still be held, as after a failed conversion.
         if is_held || free {
             return Ok(());
         }
@@ -370,7 +370,7 @@ impl<'a> LockClient<'a> {
         Ok(())
     }
 
-    /// Takes a lease without a guard, as `GET_LOCK` of other stores.
+    /// Takes a lease without a guard, by [`Store::get_lock`].
     fn get_lock(&mut self) -> Result<(), Error> {
         let (name, time) =
             (LOCK_NAMES[self.rng.below(LOCK_NAMES.len())], Duration::from_millis(100 * (1 + self.rng.below(8)) as u64));

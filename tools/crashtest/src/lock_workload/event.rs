@@ -63,8 +63,8 @@ pub enum LockEvent {
     StoreGone(LogicalTime),
     /// A request is about to be made; `no_wait` if it must not wait.
     Requested { request: u64, name: String, mode: LockMode, no_wait: bool, at: LogicalTime },
-    /// A grant was returned. `id` is the request's number in the queue; `None` if the grant
-    /// replaced another one.
+    /// A grant was returned. `id` is the request's number in its incarnation; `None` after a
+    /// conversion, and if the client got no guard.
     Granted { request: u64, token: u64, id: Option<u64>, at: LogicalTime, term: Option<LeaseTerm> },
     /// A lease was renewed.
     Renewed { name: String, token: u64, term: LeaseTerm },
@@ -78,8 +78,8 @@ pub enum LockEvent {
     Released { name: String, token: u64, by: u64, at: LogicalTime },
     /// The store returned that the grant has ended durably.
     EndedDurably { name: String, token: u64 },
-    /// The grant was lost. `by` is the end attempt that found the loss; the attempt itself may have
-    /// ended the grant.
+    /// The grant was found lost, by the end attempt `by` or, if `by` is 0, without one. The checker
+    /// requires that the end of the lease or another end attempt explains the loss.
     NotHeld { name: String, token: u64, by: u64, at: LogicalTime },
     /// A transaction is about to commit.
     Commit(Box<LockCommit>),
@@ -108,7 +108,7 @@ pub struct LockCommit {
     pub start_ts: u64,
     /// The row that only this transaction writes.
     pub marker: String,
-    /// Whether the commit is acknowledged when it is durable.
+    /// Whether the commit is acknowledged only when it is durable.
     pub durable: bool,
     /// Whether the transaction writes the row of the lock.
     pub appends: bool,

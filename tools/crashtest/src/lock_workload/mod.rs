@@ -45,7 +45,7 @@ pub const LEASE_MAX_MS: u64 = 1000;
 /// What the lock clients of one incarnation share.
 #[derive(Default)]
 pub struct SharedLocks {
-    /// Current grants, and grants that have ended.
+    /// Current grants, and grants that a client has ended or tried to end.
     held: Mutex<Vec<(String, u64)>>,
     ended: Mutex<Vec<(String, u64)>>,
     /// Leases without a guard.

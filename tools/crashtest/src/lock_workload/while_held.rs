@@ -294,7 +294,7 @@ impl<'a> LockClient<'a> {
         }
     }
 
-    /// The token of the lock that the call with this reason has taken.
+    /// The token of the grant whose request has this reason.
     fn own_token(&self, name: &str, why: &str) -> Option<u64> {
         let holders = self.env.store.lock_holders(name).ok()?;
         let own = holders.iter().find(|holder| holder.reason.as_deref() == Some(why))?;

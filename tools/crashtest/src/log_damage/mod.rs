@@ -10,8 +10,8 @@
 //! commits when the loss is accepted. Without a proof it must open. A log that ends early, followed
 //! by zeros only, never proves a loss.
 //!
-//! A store that opens has every commit that was acknowledged while the log was no longer than the
-//! part that is still readable. Of the later commits it has a prefix in commit order. Opening never
+//! A store that opens has every commit that was acknowledged before the log grew beyond the part
+//! that is still readable. Of the later commits it has a prefix in commit order. Opening never
 //! panics. A flipped bit in one of the two header copies loses nothing, because the other copy is
 //! intact. A flipped bit in a frame is detected if a later frame proves that the damaged one was
 //! durable.
@@ -195,7 +195,7 @@ fn run_case(args: &LayerArgs, sample: &SampleStore, case: Case, outcome: &mut La
     sample.write(dir.path(), &log)?;
     let (mut client_log, acknowledged) = sample.log_at(replayed.map_or(0, |replayed| replayed.end));
     let acknowledged_commits = sample.acknowledged_commits();
-    // Only transactions with writes can be found again.
+    // The acknowledged commits with writes: a commit without writes leaves nothing to find.
     let writers = committed(&client_log);
     client_log.allow_loss(0, Timestamp::from_u64(acknowledged.newest));
     let target = StoreUnderTest {

@@ -59,7 +59,7 @@ pub struct SampleStore {
     /// The number of large commits.
     pub large_commits: u64,
     commits: Vec<(u64, Entry)>,
-    /// Each answer, with the length of the log when the answer was recorded.
+    /// The length of the log when an answer was recorded, the transaction's number, and the answer.
     answers: Vec<(usize, u64, Answer)>,
 }
 

@@ -7,8 +7,8 @@
 //!
 //! If the old segment was synced and the new segment has frames that prove the sync, the same
 //! damage is a data loss: the store must refuse to open, and must keep the unread segments when the
-//! loss is accepted. [`crate::log_parser`] decides whether there is such a proof. Every image is
-//! made with and without a proof.
+//! loss is accepted. [`crate::log_parser`] decides whether there is such a proof. Every damaged log
+//! is opened once with frames that prove the sync, and once without.
 //!
 //! One client commits numbered rows in order, so a prefix is the rows up to some number.
 
@@ -45,8 +45,8 @@ pub fn run_log(args: &LayerArgs, seed: u64, outcome: &mut LayerResult) {
     let violations = match image(seed) {
         Ok(image) => {
             let violations = check_image(&image, outcome);
-            // The damaged log counts as a case only in a replay: in a run of the layer the cases
-            // are power cuts of disks.
+            // A run of the layer counts only the power cuts of disks as cases, so a damaged log
+            // counts only in a replay.
             outcome.cases += u64::from(args.case.is_some());
             if violations.is_empty() {
                 return;
@@ -119,7 +119,8 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     }
     let newer = segments_begun()?.pop().ok_or_else(|| anyhow::anyhow!("no second segment"))?;
     for behind in 1..=ROWS_IN_NEW_SEGMENT {
-        // After this sync the frame of the last row proves that all earlier rows are durable.
+        // The last row is written after a sync, so its frame proves that all earlier rows are
+        // durable.
         if behind == ROWS_IN_NEW_SEGMENT {
             store.sync()?;
         }

@@ -298,7 +298,7 @@ struct Verified {
     saved: tempfile::TempDir,
 }
 
-/// Verifies a copy; a second copy is kept unchanged.
+/// Verifies a copy of the store. A second copy stays unchanged, to be saved after a violation.
 fn verify_copy(disk: &Disk, config: &ChildConfig, expected: &Expected) -> Result<Verified, String> {
     let found = disk.proc_path().join("store");
     let (saved, copy) = (scratch_dir().map_err(text)?, scratch_dir().map_err(text)?);

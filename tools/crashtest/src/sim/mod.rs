@@ -111,7 +111,8 @@ pub struct SimResult {
     pub client_log: ClientLog,
     /// Events of named locks.
     pub lock_events: Vec<LockEvent>,
-    /// Unfenced commits under locks, and how many of them violated the lock order.
+    /// Unfenced commits under locks, and how many violations the checks of fencing and visibility
+    /// find for them.
     pub unfenced: (u64, u64),
 }
 

@@ -36,8 +36,8 @@ const SHORT_AGE_LIMIT: Duration = Duration::from_millis(30);
 /// The default of `large_transaction_bytes`; simulated transactions are smaller.
 const NEVER_LARGE: usize = 16 << 20;
 
-/// Crash points around a sync. Commits have just been acknowledged there, so a crash there shows
-/// most of the violations that a crash can cause.
+/// Crash points around a sync. Soon after them commits are acknowledged. A crash a few yields later
+/// shows most of the violations that a crash can cause.
 const AROUND_A_SYNC: [CrashPoint; 3] =
     [CrashPoint::SyncReturned, CrashPoint::SyncPublished, CrashPoint::GroupPublished];
 
@@ -358,7 +358,7 @@ impl SimPlan {
     }
 }
 
-/// Retentions from none to unlimited, or unchanged.
+/// Three retentions: all longer than any run, or each at random: none, short, long or unchanged.
 pub fn random_retention(rng: &mut SeededRng) -> [HistoryRetention; 3] {
     if rng.one_in(4) {
         return [HistoryRetention::For(Duration::from_millis(1 << 30)); 3];

@@ -31,7 +31,8 @@ const DISCARDED: &str = "discarded histories";
 
 /// One history in this many is of locks.
 const LOCKS_EVERY: u64 = 6;
-/// The metrics: unfenced commits under locks, and those that violated the lock order.
+/// The metrics: unfenced commits under locks, and those that violated the lock order, which is what
+/// [`fencing_violations`](crate::lock_checker::fencing_violations) checks.
 const UNFENCED: &str = "unfenced commits";
 const OUT_OF_LOCK_ORDER: &str = "unfenced commits that violated the lock order";
 /// A run with at least this many lock histories must have reached the crash points of ended and

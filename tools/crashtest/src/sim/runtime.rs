@@ -7,7 +7,7 @@ use percolite::env::{Env, JoinHandle, Parker, Watermark};
 
 use super::scheduler::{Scheduler, ThreadId, current};
 
-/// The most yields of a spinning thread before it sleeps: as many as a leader may need.
+/// A thread spins for fewer yields than this before it sleeps. A leader may take as many to reply.
 const YIELDS_MAX: u64 = 32;
 
 /// Takes time, random numbers and threads from the scheduler. Each process has its own wall clock.

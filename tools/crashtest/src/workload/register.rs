@@ -19,7 +19,7 @@ impl Register {
             0 | 1 => txn.get(&key).map(drop),
             8 => txn.multi_get(&(0..REGISTERS).map(|number| format!("r/{number}")).collect::<Vec<_>>()).map(drop),
             9 => {
-                // The transaction's own writes may be at either bound.
+                // Both bounds are registers, which the transaction itself may have written.
                 let other = format!("r/{}", txn.rng().below(REGISTERS));
                 txn.between((&key).min(&other), (&key).max(&other)).map(drop)
             }

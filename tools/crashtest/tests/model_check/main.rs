@@ -155,7 +155,8 @@ fn embedded_long_values_and_deletions_are_atomic_in_groups() {
     explore(model, 1_000_000);
 }
 
-/// Of three rows, one is committed after the commit point; of two rows, none is.
+/// The change with the commit point commits up to two rows. So of three rows one is committed
+/// later, of two rows none is.
 #[test]
 fn embedded_rows_that_fit_are_committed_with_the_primary() {
     let model = Embedded {
@@ -243,8 +244,8 @@ fn shared_readers_push_one_owner_together() {
 fn shared_three_writers_with_lock_only_rows_and_deletions() {
     let model = Shared {
         scripts: vec![
-            // The first script only locks row `A`. Then the row may be absent, as at the start, or
-            // deleted by the second script.
+            // The first script only locks row `A`, which may be absent, as at the start, or deleted
+            // by the second script.
             two_phase([(A, LOCK_ONLY), (B, long())]),
             two_phase([(A, DELETE)]),
             two_phase([(A, put()), (B, LOCK_ONLY)]),

@@ -19,7 +19,8 @@ const LATE_CLIENTS: usize = 4;
 const TRANSACTIONS: usize = 20;
 /// One transaction in this many commits; the others only begin.
 const COMMITS_EVERY: usize = 8;
-/// The most steps that the late clients take before the store is closed.
+/// The closing thread yields fewer times than this before it closes the store: the late clients
+/// run.
 const STEPS_BEFORE_MAX: usize = 60;
 /// The stall of a late client: longer than closing takes.
 const STALLED_STEPS: u64 = 2000;

@@ -129,7 +129,8 @@ impl TxnClient {
         let sleep = |time| self.scheduler.sleep(time);
         let thinking = ThinkTime { workload: plan.workload, every: plan.think_every, most_ms: THINK_MAX_MS, sleep };
         if self.is_first && plan.drops_keyspaces && self.rng.one_in(2) {
-            // The drop must come before any client resolves locks of an earlier incarnation.
+            // The drop comes first, while orphan locks with their primary in the keyspace may still
+            // be there.
             ignore_too_old(client.drop_second())?;
         }
         if self.is_first {

@@ -203,8 +203,8 @@ impl Scheduler {
     }
 
     /// Yields before a lock: randomly at the first attempt, always if the lock is taken. Returns
-    /// true, which means that the caller must try again and not block. Time does not advance and no
-    /// crash comes here: what a crash loses depends only on calls of the engine.
+    /// true in both cases: the caller must never block on the lock, but try again. Time does not
+    /// advance and no crash comes here: what a crash loses depends only on calls of the engine.
     fn before_lock(&self, own: ThreadId, attempt: LockAttempt) -> bool {
         let mut state = self.state.lock();
         if attempt == LockAttempt::Retry {

@@ -45,7 +45,8 @@ impl Shared {
                     resolver.answer = end_of(answer);
                     self.answered(state, resolver)
                 }
-                // Transaction records may be deleted only after the lock was removed.
+                // The transaction's records are deleted, which is allowed only after the lock was
+                // removed.
                 StepResult::Refused(_) => {
                     let locked = state.rows.cells[resolver.row].lock.as_ref().is_some_and(|lock| lock.txn == txn);
                     if locked { Err(Invariant::LocksResolvable) } else { Ok(ResolverResult::Failed) }
@@ -69,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// The status of the primary is final.
+    /// Checks the status that the primary has given. The next step resolves the lock itself.
     fn answered(&self, state: &mut State, mut resolver: Resolver) -> Result<ResolverResult, Invariant> {
         self.check_answer(state, resolver.start_ts, status_of(resolver.answer))?;
         (resolver.answered, resolver.sending) = (true, None);

@@ -39,7 +39,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Writers with equal scripts start in order: any other order differs only in their numbers.
+    /// Whether an earlier writer with an equal script has not begun yet. Writers with equal scripts
+    /// begin in order: any other order differs only in their numbers.
     pub(super) fn has_equal_before(&self, state: &State, w: usize) -> bool {
         (0..w).any(|before| self.scripts[before] == self.scripts[w] && state.writers[before].task == Task::Begin)
     }
@@ -195,7 +196,8 @@ impl Shared {
         Ok(())
     }
 
-    /// From here on the caller may get the error that the transaction has no effect.
+    /// Records that the transaction is rolled back, because its caller may get an error from here
+    /// on, and begins to roll back its rows.
     fn roll_back(&self, state: &mut State, w: usize) -> Result<(), Invariant> {
         self.with_scenario(state, |ends, case, _| ends.end(case, w, End::RolledBack))?;
         self.set_task(state, w, Task::RollBack(0));
