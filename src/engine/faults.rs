@@ -26,7 +26,7 @@ pub struct Faults {
     pub late_duplicates: u16,
     /// The maximum number of calls until a delayed copy arrives; 0 counts as 1.
     pub late_calls_max: u64,
-    /// Requests, and independently replies, that are delayed.
+    /// Requests and replies that are delayed. For each call the two are drawn independently.
     pub delays: u16,
     /// The maximum delay in milliseconds; 0 counts as 1.
     pub delay_max_ms: u64,
@@ -67,7 +67,7 @@ pub struct FaultCounts {
     pub late_deliveries: u64,
     /// Batches of delayed copies that met their preconditions and were applied.
     pub late_applied: u64,
-    /// See [`Faults::delays`].
+    /// Delayed requests and delayed replies; a call can count twice.
     pub delays: u64,
 }
 

@@ -41,8 +41,8 @@ pub struct EngineStats {
     /// Open engine snapshots. Each snapshot keeps the versions that it can read: in the memtables
     /// or, after their flush, in the tables.
     pub open_snapshots: u64,
-    /// Disk space of the write-ahead log: its segments, including preallocated zeros, and the files
-    /// that accepted data losses have left.
+    /// Disk space of the write-ahead log: its segments, including preallocated zeros, and what is
+    /// kept of each accepted data loss: quarantined segments and a loss file.
     pub wal_bytes: u64,
     /// The tables of each column.
     pub columns: Vec<ColumnStats>,

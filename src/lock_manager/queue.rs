@@ -109,7 +109,7 @@ pub enum ModeMismatch {
 /// The result of a conversion to exclusive.
 #[derive(Debug, PartialEq, Eq)]
 pub enum UpgradeResult<T> {
-    /// Granted in place of the returned grant.
+    /// The grant is exclusive now. Holds its old value, which the new one has replaced.
     Granted(T),
     Waiting,
     /// Another holder waits to upgrade, and each would wait for the end of the other.

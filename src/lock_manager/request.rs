@@ -174,7 +174,8 @@ impl LockWait {
         if grant.is_granted() {
             return WaitPoll::Granted;
         }
-        // The lease that has just expired may be that of the grant to be converted.
+        // Checked again: if this request is a conversion, the call above may have expired the lease
+        // of its own shared grant, which ends the request, too.
         if let Some(reason) = grant.end_reason_at(now) {
             return WaitPoll::GrantEnded(reason);
         }

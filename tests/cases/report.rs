@@ -1,4 +1,5 @@
-//! The runner: which case runs in which column, and the table at the end.
+//! The runner, and the table that it prints at the end: a line for each case, and a column for the
+//! protocol's functions alone and for each engine with each commit protocol.
 
 use std::collections::VecDeque;
 use std::ops::BitOr;
@@ -17,7 +18,7 @@ const AT_A_TIME: usize = 4;
 /// A case that takes longer has failed.
 const TIME_MAX: Duration = Duration::from_secs(180);
 
-/// A set of columns of the table.
+/// A set of columns of the printed table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Columns(u8);
 

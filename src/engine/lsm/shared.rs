@@ -16,12 +16,12 @@ use crate::memtable::{Memtable, MemtableWriter};
 use crate::sync::Mutex;
 use crate::wal::{self, WalHandle, WalWriter};
 
-/// The cell of the tables with the flushed sequence: the tables have all frames up to this
-/// sequence.
+/// The key of the flushed sequence: the tables have all frames up to it.
 pub const FLUSHED_SEQUENCE_KEY: &[u8] = b"\0flushed sequence";
 
-/// The cell of the tables with the flush target, the last sequence of the newest flush. The tables
-/// may have a part of the frames between the flushed sequence and the flush target.
+/// The key of the flush target: the last sequence of the memtable whose flush began last. It is
+/// written when a flush begins, the flushed sequence when it ends. If they differ, the tables may
+/// have any part of the frames between them.
 pub const FLUSH_TARGET_KEY: &[u8] = b"\0flush target";
 
 /// Internal cells, which readers do not see. No other metadata key begins with a zero byte.

@@ -28,8 +28,8 @@ impl Store {
     /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] on a shared engine, and
     /// those of [`Txn::commit`].
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
-        // An error undoes the pending drop. If the commit is undetermined the store has failed, so
-        // the handles are unusable in any case.
+        // On an error, dropping `pending` removes the marks from the handles. That is safe even if
+        // the commit is undetermined, because then the store has failed and no handle can be used.
         let (pending, id) = self.begin_drop(name)?;
         self.commit_drop(id, name)?;
         pending.done();

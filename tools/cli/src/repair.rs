@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::tuning::Tuning;
 use crate::verify::issue_json;
 
-/// The most losses that are listed without `--json`.
+/// The maximum number of losses that are listed without `--json`.
 const MAX_LISTED: usize = 50;
 
 /// The command's options.

@@ -14,7 +14,8 @@ use crate::output::{LineWriter, count, is_terminal, print_line};
 use crate::range::RangeArgs;
 use crate::table;
 
-/// The most rows of one table. A long scan prints several tables, each with its own column widths.
+/// The maximum number of rows of one table. A long scan prints several tables, each with its own
+/// column widths.
 const TABLE_ROWS: usize = 500;
 /// Longer values are truncated in a table.
 const MAX_VALUE_CHARS: usize = 400;

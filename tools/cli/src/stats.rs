@@ -44,7 +44,7 @@ pub struct Args {
 const COUNT_BUDGET: u64 = 1_000_000;
 /// At least this many rows are counted in each keyspace, even if there are many keyspaces.
 const COUNT_MIN: u64 = 1000;
-/// The most keyspaces that are listed without `--json`.
+/// The maximum number of keyspaces that are listed without `--json`.
 const MAX_LISTED: usize = 100;
 
 pub fn run(args: &Args) -> Result<()> {

@@ -11,7 +11,7 @@ use crate::output::{count, print_line};
 use crate::progress::Progress;
 use crate::table;
 
-/// The most issues that are listed without `--json`.
+/// The maximum number of issues that are listed without `--json`.
 const MAX_LISTED: usize = 50;
 
 /// The command's options.

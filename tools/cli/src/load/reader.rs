@@ -54,7 +54,7 @@ pub struct ReadOptions {
     pub key_field: Option<String>,
     pub header: bool,
     pub skip: u64,
-    /// The most rows of a batch.
+    /// The maximum number of rows of a batch.
     pub batch: usize,
     pub encodings: Encodings,
 }

@@ -15,7 +15,7 @@ use crate::open;
 use crate::output::print_line;
 use crate::{delete, get, keyspaces, locks, put, stats, status_report, versions};
 
-/// The most rows of a scan's table without `--limit`.
+/// The maximum number of rows that a scan prints as a table on a terminal, without `--limit`.
 const DEFAULT_LIMIT: u64 = 100;
 
 /// The phase of a session without an open transaction.

@@ -37,7 +37,7 @@ use reads::Classifier;
 use unknown::{Resolved, resolve_unknown};
 use writers::Writers;
 
-/// The most violations that are reported for each kind of check.
+/// The maximum number of violations that are reported for each kind of check.
 const MAX_REPORTED: usize = 10;
 
 /// Whether a history is consistent, without the reasons.

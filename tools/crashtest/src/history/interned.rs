@@ -14,8 +14,8 @@ use super::{Line, Op, Outcome, Problem, Transaction};
 /// The index of a transaction in the history.
 pub type TxnIndex = u32;
 
-/// The most transactions of a history: below half of the range of `u32`, so that the checker can
-/// store a flag in the highest bit of an index.
+/// The maximum number of transactions of a history: below half of the range of `u32`, so that the
+/// checker can store a flag in the highest bit of an index.
 const TRANSACTIONS_MAX: usize = (u32::MAX / 2) as usize;
 
 /// The number of a key.

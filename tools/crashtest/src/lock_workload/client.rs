@@ -421,8 +421,8 @@ impl<'a> LockClient<'a> {
     }
 }
 
-/// Ignores errors that any lock client may get, and returns all others. A conflict on a lease row
-/// is returned, because the store must handle it.
+/// Ignores errors that any lock client may get, and returns all others. A conflict on a row of the
+/// catalog, which has the leases, is a bug: the store retries those itself.
 fn tolerate(why: Error) -> Result<(), Error> {
     match why.kind() {
         ErrorKind::Conflict(conflict) if conflict.row.keyspace_id() == CATALOG => Err(why),

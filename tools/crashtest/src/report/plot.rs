@@ -31,7 +31,7 @@ const INK: RGBColor = RGBColor(0x40, 0x40, 0x40);
 const GRID: RGBColor = RGBColor(0xD8, 0xD8, 0xD8);
 const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xB2);
 const RED: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
-/// The most dots in a row or a column.
+/// The maximum number of dots in a row or a column.
 const DOTS: f64 = 200.0;
 /// The number of ranges for the line of medians.
 const RANGES: f64 = 12.0;

@@ -71,7 +71,7 @@ pub struct SimPlan {
     pub durability: Durability,
     pub background_resolve: bool,
     pub conflict_cache_rows: usize,
-    /// The most rows that one batch of the engine may have.
+    /// The maximum number of rows that one batch of the engine may have.
     pub batch_rows_max: usize,
     pub admission_limit: usize,
     /// How long a sync takes.

@@ -199,7 +199,7 @@ fn digest_precondition(precondition: Precondition, digest: &mut Vec<u8>) {
         Precondition::LockAbsent => (0, Timestamp::ZERO),
         Precondition::LockUnchanged(stamp) => {
             digest.extend(stamp.txn.start_ts.to_u64().to_le_bytes());
-            digest.extend(stamp.sequence.to_le_bytes());
+            digest.extend(stamp.write_seq.to_le_bytes());
             digest.extend(stamp.ttl_ms.to_le_bytes());
             (1, stamp.min_commit_ts)
         }

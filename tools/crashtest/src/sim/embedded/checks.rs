@@ -21,7 +21,7 @@ const CATALOG: KeyspaceId = KeyspaceId(0);
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 /// How long a transaction holds its permit: longer than any wait for one.
 const PERMIT_HOLD_TIME: Duration = Duration::from_millis(1500);
-/// The most polls of a check for the end of background work, ten a second.
+/// The maximum number of polls of a check for the end of background work, ten a second.
 const CLEANUP_POLLS_MAX: usize = 600;
 
 impl Embedded<'_> {
