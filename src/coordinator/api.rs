@@ -156,8 +156,9 @@ pub trait Coordinator: Send + Sync {
         Ok(())
     }
 
-    /// Expires views that were replaced longer than `max_snapshot_age` ago, and requests a sync if
-    /// a visible commit is not durable. Returns the number of expired views.
+    /// Expires views that were replaced or, if historical, opened longer than `max_snapshot_age`
+    /// ago, and requests a sync if a visible commit is not durable. Returns the number of expired
+    /// views.
     fn maintain(&self, _max_snapshot_age: Duration) -> usize {
         0
     }
@@ -174,8 +175,8 @@ pub trait Coordinator: Send + Sync {
         true
     }
 
-    /// Whether the GC horizon has reached `ts`: from then on no transaction, snapshot or historical
-    /// read reads below `ts`.
+    /// Whether the GC horizon has reached `ts`: from then on no transaction and no new historical
+    /// read reads below `ts`. Open historical views have engine snapshots of their own.
     fn is_below_gc_horizon(&self, _ts: Timestamp) -> Result<bool> {
         Ok(false)
     }

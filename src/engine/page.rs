@@ -38,7 +38,8 @@ pub struct PageRequest<'a> {
 ///
 /// The content is private to the engine, and belongs to one column and one snapshot. It only saves
 /// time: a request without the cursor returns the same cells. The iterator, which keeps its
-/// snapshot open, is closed when the range ends or the cursor is dropped.
+/// snapshot open, is closed when the range ends, when a request does not continue it, or when the
+/// cursor is dropped.
 #[derive(Debug, Default)]
 pub struct ScanCursor(Mutex<Option<Box<dyn Any + Send>>>);
 

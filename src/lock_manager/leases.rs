@@ -119,7 +119,7 @@ impl LockManager {
         self.shard(name).get(name)?.damage().cloned()
     }
 
-    /// Ends leases that expired at least `over_for` ago and that no request has ended since.
+    /// Ends the expired leases of each name that has one which expired at least `over_for` ago.
     /// Returns all ended leases whose rows the background worker must remove.
     pub fn stale_lease_rows(&self, over_for: Duration, now: Duration) -> Vec<Arc<Grant>> {
         let is_stale = |grant: &Arc<Grant>| {

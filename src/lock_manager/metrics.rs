@@ -22,8 +22,9 @@ pub struct LockStats {
     pub semaphore: LockModeStats,
     /// Upgrades that failed with [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock).
     pub deadlocks: u64,
-    /// Leases that expired. An expired lease is counted when it is ended: by the next request of
-    /// the name, by the release of its guard, or a day later by the background worker.
+    /// Leases that expired. An expired lease is counted when it is ended: by the next request or
+    /// the first waiter of the name, by the release of its guard, or a day later by the background
+    /// worker.
     pub leases_expired: u64,
     /// Grants that [`Store::force_unlock`](crate::Store::force_unlock) ended.
     pub force_unlocked: u64,

@@ -71,7 +71,8 @@ pub struct WakeList {
     pub lost: Vec<Arc<Grant>>,
     /// Waiters for the end of a grant.
     pub watchers: Vec<Arc<Waiter>>,
-    /// A new first waiter, which must arm its timer: the timer ends the lease that blocks it.
+    /// The first waiter, if it must arm its timer, which ends the lease that blocks it: the waiter
+    /// is new, or the lease was renewed.
     pub front: Option<Arc<Grant>>,
 }
 

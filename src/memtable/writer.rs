@@ -26,8 +26,8 @@ pub struct MemtableWriter {
     nodes: u32,
     versions: u32,
     links: u32,
-    /// For each column and level, the nearest node at or before the newest insertion (RocksDB's
-    /// `Splice`): the next key often comes right after it.
+    /// For each column and level, a node at or before the newest insertion, the nearest one on the
+    /// levels of that insertion (RocksDB's `Splice`): the next key often comes right after it.
     splice: [[u32; MAX_HEIGHT]; Column::ALL.len()],
     rng: u32,
 }

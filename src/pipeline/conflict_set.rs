@@ -73,8 +73,8 @@ struct CacheSlot {
     row: u64,
     commit_ts: Timestamp,
     lock_only: bool,
-    /// The low water: an upper bound for the commits of all rows that hash to this slot, except the
-    /// row in it.
+    /// The low water: an upper bound for the commits, other than range commits, of all rows that
+    /// hash to this slot, except the row in it.
     floor: Timestamp,
 }
 
@@ -89,8 +89,8 @@ struct RangeCommit {
 pub enum LastCommit {
     /// At or before the timestamp.
     NotAfter,
-    /// After the timestamp, at the returned timestamp. For an evicted lock-only commit the returned
-    /// timestamp may be only an upper bound, and the conflict spurious.
+    /// After the timestamp, at the returned timestamp. At or below the low water of lock-only
+    /// commits it is only an upper bound, for any row, and the conflict may be spurious.
     After(Timestamp),
     /// Not in memory: the row must be read.
     Unknown,

@@ -67,8 +67,9 @@ pub enum SubmitResult {
 /// Why a submission was rejected.
 #[derive(Debug)]
 pub enum Rejection {
-    /// The row was committed after the snapshot of the transaction, at this timestamp. For a
-    /// lock-only commit the timestamp may be only an upper bound, and the conflict spurious.
+    /// The row was committed after the snapshot of the transaction, at this timestamp. At or
+    /// below the low water of lock-only commits it is only an upper bound, for any row, and the
+    /// conflict may be spurious.
     WriteConflict(RowKey, Timestamp),
     /// Another transaction has locked the row, or the row's lock is not the one that the change
     /// expects. The second field is the version of the lock that was found.

@@ -237,9 +237,9 @@ impl Builder {
     /// The number of rows in the conflict set: rows whose last commit timestamp is in memory, so
     /// that checking for a conflict need not read them. Each takes 32 bytes. A row with a lock-only
     /// commit ([`Txn::get_for_update`](crate::store::Txn::get_for_update) without a write) takes 20
-    /// to 40 bytes more. If more rows than this number get a lock-only commit while a transaction
-    /// runs, the transaction may see a spurious conflict. From 1 to 4,194,304, rounded up to a
-    /// power of two; default: 65,536.
+    /// to 40 bytes more. If more than about half this number of rows get a lock-only commit while a
+    /// transaction runs, the transaction may see a spurious conflict. From 1 to 4,194,304, rounded
+    /// up to a power of two; default: 65,536.
     pub fn conflict_cache_rows(mut self, rows: usize) -> Self {
         self.options.conflict_cache_rows = rows;
         self
@@ -290,9 +290,9 @@ impl Builder {
     /// The store continues with the commits from before the damage. All later commits are lost,
     /// though some may still be intact in the log. The damaged segment and all later segments are
     /// quarantined as `wal/lost-…` in the directory.
-    /// [`Store::data_losses`](crate::store::Store::data_losses) returns the loss as long as these
-    /// files exist. A backup or [`Builder::repair`] may be the better choice. A
-    /// [read-only](Builder::read_only) open changes nothing, so it accepts no loss.
+    /// [`Store::data_losses`](crate::store::Store::data_losses) returns the loss if its text file,
+    /// `wal/lost-….txt`, exists at the opening. A backup or [`Builder::repair`] may be the better
+    /// choice. A [read-only](Builder::read_only) open changes nothing, so it accepts no loss.
     pub fn accept_data_loss(mut self, fingerprint: u64) -> Self {
         self.options.accept_data_loss = Some(fingerprint);
         self

@@ -54,8 +54,8 @@ pub struct DataLoss {
     pub first_missing: u64,
     /// The highest sequence that is proven to have been durable. If it is at or above
     /// `first_missing`, durable frames from there up to it are lost. If it is below, needed
-    /// segments are missing or have no valid header, but nothing proves which of their frames were
-    /// durable.
+    /// segments are missing or have no valid header, or the log ends before what the tables have;
+    /// nothing proves which of the missing frames were durable.
     pub durable_sequence: u64,
     /// Valid frames beyond the break. They cannot be applied without the missing frames before
     /// them.

@@ -47,7 +47,8 @@ pub fn nested_closures_need_no_second_permit(environment: &Environment) {
 }
 
 /// The closures write their rows in opposite orders, and some attempts write one row more. If
-/// tickets were taken in the order of the writes, the closures would deadlock.
+/// tickets were taken in the order of the writes, the closures would wait for each other until
+/// their waits time out.
 pub fn conflicting_closures_in_opposite_orders_all_commit(environment: &Environment) {
     const EACH: u64 = 60;
     let store = environment.open_with(environment.builder().admission_limit(2));

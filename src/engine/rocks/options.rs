@@ -112,7 +112,7 @@ fn with_options_string(base: &mut Options, text: &str) -> Result<Options, Engine
 ///   `write_retry` retries the write. A write that stalls inside RocksDB blocks RocksDB's recovery
 ///   from a full disk, and the stall ends only with that recovery: a deadlock.
 /// - One limit for RocksDB's memtables of all columns together. The content of a memtable of the
-///   store fits into this limit, so RocksDB flushes it as a whole, not in several parts.
+///   store normally fits into this limit, so RocksDB mostly flushes it as a whole.
 pub fn options(setup: RocksOptions) -> Result<Options, EngineError> {
     let mut options = with_options_string(&mut Options::default(), "max_bgerror_resume_count=0")?;
     options.set_compression_type(match setup.compression {

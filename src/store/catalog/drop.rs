@@ -4,8 +4,9 @@
 //!    applied, so none is applied after the commit of the drop. A read through a marked handle
 //!    looks up the catalog in its view.
 //! 2. The background worker purges the keyspace: it deletes the rows when no view from before the
-//!    drop is left. It waits until the locks of all ended transactions are resolved, because their
-//!    primaries may be in the keyspace.
+//!    drop is left, except historical ones, which have engine snapshots of their own. It waits
+//!    until the locks of all ended transactions are resolved, because their primaries may be in the
+//!    keyspace.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::KeyspaceId;

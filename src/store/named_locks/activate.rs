@@ -163,7 +163,7 @@ impl Activation<'_> {
         // its successor may have looked for the row already, so the row must not appear any more.
         let changed =
             self.lease_rows.update(&grant.name, &removed, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
-        // If the store was closed meanwhile, the error says so, whatever the update has returned.
+        // If the store was closed meanwhile, the error says so, whatever error the update returned.
         changed.or_else(
             |why| if locks.manager.closed().is_some() { check(locks, grant).and(Err(why)) } else { Err(why) },
         )?;

@@ -2,9 +2,9 @@
 //!
 //! A row `lock/<name>` in the catalog's keyspace has the lease holders of the name: mode, token,
 //! wall clock at the grant or the last renewal, and time to live. Ordinary durable transactions
-//! change the row. They find an entry by its token, never by the name alone, so a late release
-//! cannot end a later grant. Opening the store reads the rows. From then on the lock manager
-//! decides in memory who holds a lock, and the rows only record it.
+//! change the row. They find an entry by its token, never by the name alone (except to remove a
+//! corrupt row), so a late release cannot end a later grant. Opening the store reads the rows. From
+//! then on the lock manager decides in memory who holds a lock, and the rows only record it.
 //!
 //! **Time.** The process that granted a lease measures the time of the lease by the monotonic
 //! clock. Each later opening computes once, by the wall clock, how much time is left, from zero to

@@ -122,8 +122,8 @@ impl LockOptions {
     }
 
     /// Makes the lock outlast its process: it is held until it is released, or until `duration` has
-    /// passed since the grant or the last renewal. `duration` is from 100 milliseconds to 366 days,
-    /// and counts in whole milliseconds. While the guard exists, a background thread renews the
+    /// passed since the grant or the last renewal. `duration` is from 100 milliseconds to 366 days;
+    /// on disk it is in whole milliseconds. While the guard exists, a background thread renews the
     /// lease when half of the time has passed. A semaphore cannot have a lease.
     ///
     /// A lease is a row on disk, so its grant, renewal and release take a durable commit each.

@@ -27,8 +27,9 @@ impl Snapshot {
     /// [cancel](IntoControlFlow) the dump.
     ///
     /// The dump needs memory for about three times the rows of one block. A block has about 256 KiB
-    /// of rows, or more if its last value is larger. If the store is written to, a dump that takes
-    /// longer than [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) fails with
+    /// of rows, or more if its last value is larger. If the store is written to, or the snapshot is
+    /// of an earlier timestamp, a dump that takes longer than
+    /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) fails with
     /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). A dump of a store opened
     /// [read-only](crate::Builder::read_only) never fails for this reason.
     ///
