@@ -65,7 +65,7 @@ impl AdmissionController {
         Self { permits: Mutex::new(permits), contended_commits_left: AtomicUsize::new(0) }
     }
 
-    /// Whether attempts need a permit.
+    /// Whether there was a conflict within the last [`CONTENDED_COMMITS`] commits.
     pub fn is_contended(&self) -> bool {
         self.contended_commits_left.load(Ordering::Relaxed) > 0
     }

@@ -142,7 +142,8 @@ impl Grant {
 
     /// Ends the grant; returns whether this call ended it.
     pub(super) fn end(&self, why: LockLostReason) -> bool {
-        // Set before the word, so that a thread that sees *ended* also finds the reason.
+        // The reason is set before `ENDED_BIT`, so that a thread that sees the bit finds the
+        // reason.
         let first = self.why_ended.set(why).is_ok();
         self.state.fetch_or(ENDED_BIT, Ordering::SeqCst);
         first

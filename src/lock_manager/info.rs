@@ -156,7 +156,8 @@ pub struct LockEntry {
 pub struct LockTable {
     /// By target: first the grants in the order of arrival, then the queue.
     pub entries: Vec<LockEntry>,
-    /// Number of granted requests, without waiting conversions and expired leases.
+    /// Number of grants. A grant that waits for its conversion counts as waiting instead, and one
+    /// with an expired lease is left out.
     pub held: usize,
     /// Number of waiting requests, including conversions.
     pub waiting: usize,

@@ -97,7 +97,7 @@ impl LockManager {
         let _ = self.corruption.set(what.into());
     }
 
-    /// Makes requests of the name return this corruption.
+    /// Makes requests for the name fail with this corruption.
     pub fn set_corrupt(&self, name: &str, what: &str) {
         self.shard(name).entry(name.into()).or_default().set_corrupt(what);
     }

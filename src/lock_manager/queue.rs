@@ -5,23 +5,24 @@
 //! specification:
 //!
 //! ```text
-//! a new request is granted immediately if it is compatible with every grant, every waiting
+//! a new request is granted immediately if it is compatible with every grant, the waiting
 //!    conversion and every waiting request
 //! when a grant changes:
-//!    1. conversions in order of arrival: granted if compatible with every other grant
-//!    2. if the front of the queue is compatible with grants and conversions: it is granted, and
+//!    1. the waiting conversion, at most one: granted if compatible with every other grant
+//!    2. if the front of the queue is compatible with grants and conversion: it is granted, and
 //!       then, in order, each request after it that is compatible with all grants by then
 //! semaphore requests are compatible while fewer than n are granted; on such a name rule 2 stops at
 //!    the first request that is not granted: nothing passes
 //! ```
 //!
-//! So a waiting exclusive request is passed at most once: when a shared request ahead of it reaches
-//! the front and is granted, all other waiting shared requests are granted as well.
+//! So shared requests that arrived later overtake a waiting exclusive request at most once: when a
+//! shared request ahead of it reaches the front, all waiting shared requests are granted together.
+//! Shared requests that arrive after that wait behind it.
 //!
-//! All grants of a name have the same mode, so the first of them decides compatibility. While
-//! anything waits, no new request is compatible with all that precedes it, so a new request is
-//! granted immediately only if nothing waits. With these two facts each decision is O(1). At most
-//! one conversion waits: a second one is a deadlock, and is rejected.
+//! All grants of a name have the same mode, so the first one and their number decide compatibility.
+//! If anything waits, a new request waits as well. So it needs to be compared with the grants only
+//! if nothing waits, and each decision is O(1). A second conversion would be a deadlock, and is
+//! rejected.
 
 use std::collections::VecDeque;
 

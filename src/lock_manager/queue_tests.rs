@@ -6,11 +6,11 @@ use super::*;
 use LockMode::{Exclusive, Semaphore, Shared};
 
 const DEFINITION: &str = "
-a new request is granted immediately if it is compatible with every grant, every waiting
+a new request is granted immediately if it is compatible with every grant, the waiting
    conversion and every waiting request
 when a grant changes:
-   1. conversions in order of arrival: granted if compatible with every other grant
-   2. if the front of the queue is compatible with grants and conversions: it is granted, and
+   1. the waiting conversion, at most one: granted if compatible with every other grant
+   2. if the front of the queue is compatible with grants and conversion: it is granted, and
       then, in order, each request after it that is compatible with all grants by then
 the queue is in order of arrival
 semaphore requests are compatible while fewer than n are granted; on such a name rule 2 stops at

@@ -4,7 +4,7 @@ use crate::engine::storage::{Batch, Column};
 use crate::memtable::{BatchEntry, Modification};
 use crate::wal::FrameBuffer;
 
-/// See [`Storage::Batch`](crate::engine::storage::Storage::Batch).
+/// See the [module](self).
 #[derive(Debug)]
 pub struct LsmBatch {
     pub(super) frame: FrameBuffer,

@@ -76,8 +76,8 @@ impl<D: Disk, T: Storage> LsmSnapshot<D, T> {
         read_state.memtables().any(|memtable| memtable.is_range_deleted(column, key, self.sequence))
     }
 
-    /// The memtables' cells of a range. A cell of the immutable memtable that a range tombstone of
-    /// the active memtable covers is returned as a tombstone.
+    /// The memtables' cells of a range. If a range tombstone of the active memtable covers a cell
+    /// of the immutable one, that cell is returned as a tombstone.
     fn memtable_cells<'a>(
         &self,
         read_state: &'a ReadState<T::Snapshot>,

@@ -217,7 +217,8 @@ impl LockGuard {
         Ok(Some(LockWait::new(RequestHandle::new(manager, next, true), began, options.wait.timeout(), None)))
     }
 
-    /// Takes ownership of a conversion that was granted in memory.
+    /// Makes an upgrade that the lock queue has granted the guard's own request, in place of the
+    /// shared one. The guard has no token until [`Self::activate_conversion`].
     #[cfg(feature = "tokio")]
     pub(crate) fn replace_request(&mut self, request: RequestHandle) {
         self.request = request;

@@ -48,8 +48,9 @@ fn a_torn_frame_that_resembles_headers_is_scanned_once() {
     append(&mut log, b"one").unwrap();
     log.handle().sync().unwrap();
     let torn_at = log.segment_bytes() as usize;
-    // Any three numbers in a row look like a frame header: a checksum and a length of half this
-    // payload, then a sequence, then a lower durable sequence.
+    // The payload has descending 8-byte numbers with equal upper halves. At each number a frame
+    // header seems to begin: the checksum (lower half), the length (upper half: half of this
+    // payload), a sequence, and a durable sequence that is lower by one.
     let numbers = (0..BYTES / 8).flat_map(|number| ((BYTES / 2) << 32 | (BYTES - number)).to_le_bytes());
     append(&mut log, &numbers.collect::<Vec<_>>()).unwrap();
     drop(log);

@@ -27,8 +27,8 @@ const ROWS: [u64; 2] = [10, 1_000_000];
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// The process writes at least this long before the kill.
 const MIN_WRITE_TIME: Duration = Duration::from_secs(8);
-/// If the log does not reach its greatest length again within this additional time, the measurement
-/// fails.
+/// The kill then waits until the log is about as long as the longest that was observed, because the
+/// recovery time depends on its length. If that takes longer than this, the measurement fails.
 const MAX_EXTRA_TIME: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const BYTES_PER_MEGABYTE: f64 = 1e6;

@@ -99,7 +99,8 @@ pub fn open_engine(store_dir: &Path, memory: DirectoryOptions) -> Result<Arc<Dir
     Ok(Arc::new(DirectoryEngine::new(DirectoryStorage::open(store_dir, memory)?, true)))
 }
 
-/// Verifies a store. `client_log` must contain exactly what the store has to keep.
+/// Verifies a store. Every commit that `client_log` shows as acknowledged must be found. So the
+/// caller first withdraws those that the crash may have lost: [`ClientLog::allow_loss`].
 pub fn verify(target: &StoreUnderTest<'_>, client_log: ClientLog) -> StoreReport {
     let mut found = StoreReport::default();
     let recorder = MemoryRecorder::new(client_log, target.incarnation);

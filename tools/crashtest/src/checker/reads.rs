@@ -23,7 +23,7 @@ enum Origin {
     OwnLater,
     /// Overwritten by its writer.
     Intermediate(TxnIndex),
-    /// The writer was aborted, or may not have committed.
+    /// The writer was aborted, or its outcome is unknown and no commit was inferred for it.
     Aborted(TxnIndex),
     /// No known writer.
     Unwritten,

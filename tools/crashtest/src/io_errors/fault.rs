@@ -8,8 +8,9 @@ use std::path::Path;
 use std::process::Command;
 use std::str::FromStr;
 
-/// How many files of a kind are watched. `strace` must get their names beforehand: those with the
-/// numbers from 1 to this one, since segments of the log and files of RocksDB are numbered from 1.
+/// The highest file number that is watched, for each kind of numbered file. `strace` must get the
+/// names of files before they exist, so it gets those of the numbers from 1 to this: the log and
+/// RocksDB number their files from 1.
 const FILES: u32 = 999;
 
 /// The largest number of a call that `strace` accepts.
