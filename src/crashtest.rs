@@ -27,9 +27,9 @@ macro_rules! mutated {
     };
 }
 
-/// Lets the harness's scheduler switch threads here. Used between two steps that have no lock
-/// operation and no call of the environment between them, where the scheduler otherwise could not
-/// switch.
+/// Lets the harness's scheduler switch threads here. Otherwise it can switch only where a thread
+/// locks a mutex or calls the environment. So this is used between two steps with neither of these
+/// in between.
 macro_rules! yield_point {
     ($(if $condition:expr)?) => {
         if true $(&& $condition)? {

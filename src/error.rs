@@ -38,9 +38,9 @@ pub enum ErrorKind {
     },
     /// `insert` found that the row exists.
     AlreadyExists(RowKey),
-    /// The snapshot is older than the store's age limit allows, than its history reaches, or than
-    /// the lock grant that is to [fence](crate::Txn::fence) the transaction. Take a new snapshot,
-    /// or begin a new transaction.
+    /// The snapshot exceeds the store's age limit, is from before the start of its history, or is
+    /// from before the lock grant that is to [fence](crate::Txn::fence) the transaction. Take a new
+    /// snapshot, or begin a new transaction.
     SnapshotTooOld(String),
     /// The transaction, key or value exceeds a limit; make it smaller.
     TooLarge {

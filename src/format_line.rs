@@ -53,7 +53,7 @@ impl OtherFormat<'_> {
     }
 }
 
-/// The line with these first words, without the line feed.
+/// The line that names this program's format, after these first words; without a line feed.
 pub fn own(first_words: &str) -> String {
     format!("{first_words}{FORMAT}, {BUILD}{BUILD_TAG}")
 }

@@ -64,7 +64,8 @@ impl TryFrom<Text> for Timestamp {
     }
 }
 
-/// A module for `#[serde(with)]`: a field that is serialized as another type.
+/// Makes the module `$name` for `#[serde(with)]`: it serializes a field of the type `$value` as a
+/// `$form`.
 macro_rules! shown {
     ($name:ident, $value:ty, $form:ty) => {
         pub(crate) mod $name {
@@ -81,7 +82,7 @@ macro_rules! shown {
     };
 }
 
-/// `shown!` for an optional field.
+/// Like `shown!`, for a field of the type `Option<$value>`.
 macro_rules! shown_or_none {
     ($name:ident, $value:ty, $form:ty) => {
         pub(crate) mod $name {

@@ -33,7 +33,7 @@ impl KeyspaceDescriptor {
         self.dropped.load(Ordering::Acquire)
     }
 
-    /// Returns `false` if the keyspace was marked already.
+    /// Marks the keyspace as dropped. Returns `false` if it was marked already.
     pub fn mark_dropped(&self) -> bool {
         !self.dropped.swap(true, Ordering::AcqRel)
     }

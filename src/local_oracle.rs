@@ -29,8 +29,8 @@ use crate::timestamp::Timestamp;
 /// after a kill timestamps lead the clock by the unused reservation. Frequent extensions are cheap,
 /// because each is part of a log sync.
 pub const RESERVATION_MS: u64 = 3_000;
-/// The maximum by which one extension of the reservation follows a clock that is ahead of the
-/// newest timestamp, in milliseconds.
+/// If the clock is ahead of the newest timestamp, one extension of the reservation follows it by at
+/// most this time, in milliseconds.
 pub const CLOCK_JUMP_MAX_MS: u64 = 24 * 3_600_000;
 
 /// Whether the timestamp is within [`CLOCK_JUMP_MAX_MS`] of the greatest possible one, so that a
@@ -85,8 +85,9 @@ impl LocalOracle {
     pub fn next_reservation(&self, unix_millis: u64) -> Timestamp {
         let last = self.last_issued();
         if last == CLOSED_TS {
-            // A sync in progress during the close writes this mark, which is durable already. A
-            // greater mark would make the next incarnation skip timestamps.
+            // A sync that is in progress during the close writes what this function returns. So
+            // this is the mark that is durable already: a greater one would make the next
+            // incarnation skip timestamps.
             return Timestamp::from_u64(self.reserved_until.load(Ordering::Acquire));
         }
         let last = last.millis();
@@ -162,7 +163,7 @@ mod tests {
             assert_eq!(oracle.next(noon).is_none(), tracks_wall_clock);
             oracle.reserve_until(oracle.next_reservation(noon));
             assert_eq!(oracle.next(noon).map(Timestamp::millis), Some(noon));
-            // A clock that is ahead by more than the limit is not waited for.
+            // If the clock is ahead by more than the limit, no extension is waited for.
             assert!(oracle.next(noon + 2 * CLOCK_JUMP_MAX_MS).is_some());
         }
     }

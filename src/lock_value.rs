@@ -1,4 +1,4 @@
-//! Reads through a snapshot what a lock's transaction will do to the row.
+//! The mutation that a row's lock stands for, read through a snapshot.
 
 use crate::engine::EngineSnapshot;
 use crate::error::{Error, ErrorKind, Result};

@@ -80,7 +80,7 @@ pub struct OwnerIdGenerator {
     current: Mutex<IdBlock>,
 }
 
-/// Within one millisecond ids count up from a random start, so they are unique.
+/// The ids of one millisecond. Their low bits count up from a random start, so they are unique.
 #[derive(Debug, Default)]
 struct IdBlock {
     unix_millis: u64,

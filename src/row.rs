@@ -69,8 +69,8 @@ pub enum LockType {
     LockOnly,
 }
 
-/// The content of the lock column: a transaction will change this row if it commits. After the end
-/// of the transaction the lock stays until it is resolved.
+/// The content of the lock column: a transaction will change this row if it commits. A lock that is
+/// still there when the transaction has ended stays until it is resolved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
     /// The transaction whose lock it is.
@@ -79,7 +79,8 @@ pub struct Lock {
     pub primary: RowKey,
     /// What the commit does to the row.
     pub lock_type: LockType,
-    /// Counts the owner's writes of the row: the write with the highest number is valid.
+    /// Number of the owner's write that set this lock, counted from 1 over its writes of the row. A
+    /// late write with a lower number is refused.
     pub write_seq: u32,
     /// Time to live, in milliseconds. Once it has passed since `start_ts`, others may treat the
     /// owner as crashed. Not used on an exclusive engine.
@@ -149,7 +150,7 @@ pub struct RowState {
     pub write: Option<WriteRecord>,
     /// The record of that transaction at this row.
     pub txn_record: Option<TxnRecord>,
-    /// All transactions older than this have ended.
+    /// All transactions with a lower `start_ts` have ended, and their locks are resolved.
     pub safe_point: Timestamp,
 }
 
@@ -262,8 +263,8 @@ pub(crate) const CELL_OVERHEAD_BYTES: usize = 32;
 pub struct RowChange {
     /// The row.
     pub row: RowKey,
-    /// The `start_ts` of the transaction record that the preconditions read and that `txn_record`
-    /// writes.
+    /// The `start_ts` under which `txn_record` is stored. If a precondition fails, the engine
+    /// returns the row with the record that has this `start_ts`.
     pub start_ts: Timestamp,
     /// Conditions, all of which must be met.
     pub preconditions: Preconditions,
@@ -279,7 +280,8 @@ pub struct RowChange {
     pub archived_version: Option<WriteRecord>,
     /// Replaced versions to delete, by their `commit_ts`.
     pub deleted_versions: Vec<Timestamp>,
-    /// Finished entries of the GC queue for this row, to delete, by timestamp.
+    /// Finished entries of the GC queue for this row, to delete, by the commit timestamps in their
+    /// keys.
     pub gc_done: Vec<Timestamp>,
 }
 

@@ -36,8 +36,9 @@ mod switching {
             if !before_lock(LockAttempt::First) {
                 return self.0.lock();
             }
-            // A thread that the harness schedules must block only in the scheduler: while it runs,
-            // no other thread can unlock the mutex.
+            // The harness's scheduler runs one thread at a time. If this thread blocked here,
+            // outside the scheduler, the thread that has locked the mutex could never run and
+            // unlock it.
             loop {
                 if let Some(guard) = self.0.try_lock() {
                     return guard;

@@ -36,7 +36,7 @@ impl Timestamp {
     }
 
     /// About when this timestamp was handed out, in milliseconds since 1970-01-01 UTC; only the
-    /// order is exact.
+    /// order of timestamps is exact.
     ///
     /// Timestamps lead the clock after the clock was set back, and after a process ended without
     /// closing its store: at the next opening they start up to three seconds ahead. If processes

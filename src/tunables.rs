@@ -21,26 +21,28 @@ pub const CLEANUP_PAGES_PER_ROUND: usize = limit(1, 32);
 /// ranges in these batches, too.
 pub const ROW_ENTRIES_MAX: usize = limit(4, 2048);
 
-/// The capacity of the first level of a Bloom filter, in rows. Each further level has twice the
-/// capacity of the one before it.
+/// The Bloom filter of the rows that large transactions have locked grows by levels. When the last
+/// level is full, one of twice its capacity is added. This is the capacity of the first, in rows.
 pub const FIRST_LEVEL_ROWS: usize = limit(16, 4096);
 
-/// The maximum number of rows in the batch that commits a two-phase transaction's primary;
-/// `None` if only the maximum of all batches limits it. With the lower limit of crash tests, other
-/// rows are often still locked after the commit point.
+/// The maximum number of rows that one batch commits at the commit point of a two-phase
+/// transaction: its primary, and others with it. `None`: as many as any batch may have. In crash
+/// tests the maximum is low, so that after the commit point other rows are often still locked.
 pub const PRIMARY_BATCH_ROWS_MAX: Option<usize> = if IN_CRASH_TESTS { Some(3) } else { None };
 
-/// The maximum size of a batch that commits locked rows, in bytes, the replaced versions included.
+/// The maximum size of a batch that commits locked rows, in bytes. The versions that it replaces
+/// are in the batch, too, if they are kept as history. A batch of a single row may be larger.
 pub const COMMIT_BATCH_BYTES_MAX: usize = limit(512, 8 << 20);
 
 /// The maximum size of a one-phase commit that must read the versions that it replaces, in bytes. A
 /// transaction above this size becomes a large one.
 pub const ONE_PHASE_BYTES_MAX: usize = limit(2048, 64 << 20);
 
-/// The maximum number of cells of a page, even if the caller allows more.
+/// The maximum number of cells that a scan reads by one call of the engine (a page), even if the
+/// caller allows more.
 pub const PAGE_CELLS_MAX: usize = limit(2, usize::MAX);
 
-/// The maximum size of a page, in bytes; `None` for the engine's own maximum.
+/// The maximum size of such a page, in bytes; `None` for the engine's own maximum.
 pub const PAGE_BYTES: Option<usize> = if IN_CRASH_TESTS { Some(64) } else { None };
 
 /// The step in which a segment of the write-ahead log is preallocated, in bytes.

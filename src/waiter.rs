@@ -47,7 +47,7 @@ impl Waiter {
         }
     }
 
-    /// Sets the notification, but wakes nothing. Only the thread or task that will wait may call
+    /// Sets the notification, but wakes nothing. So only the thread or task that will wait may call
     /// this, before its wait.
     pub fn notify_early(&self) {
         self.notified.store(true, Ordering::Release);

@@ -182,8 +182,8 @@ impl WriteSet {
     /// Splits a full chunk, to insert a row at this position.
     fn split(&mut self, place: Position) {
         let part = self.chunk_mut(place.part);
-        // An append to the tail splits at the end, so that rows that are added in key order leave
-        // full chunks.
+        // A row after a full tail begins a new tail, and the old one becomes a chunk, still full.
+        // Any other insertion splits the chunk in the middle.
         let lower = if place.row == part.len() { part.len() } else { part.len() / 2 };
         let mut upper = Chunk::with_capacity(CHUNK_ROWS);
         upper.extend(part.drain(lower..));

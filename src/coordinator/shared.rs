@@ -54,7 +54,7 @@ use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Lock, Mutation, RowKey, RowState, TxnId};
 use crate::timestamp::Timestamp;
 
-/// How often a step is repeated at most because other clients have changed its row meanwhile.
+/// How often at most a step runs again because another client has just changed its row.
 const CONTENTION_RETRIES_MAX: u32 = 100_000;
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
@@ -66,9 +66,9 @@ pub struct SharedCoordinator {
     metrics: Arc<Metrics>,
 }
 
-/// The age of a transaction and the TTL of its locks, both since `start_ts`. The age is measured in
-/// the oracle's timestamps until the commit begins, and by this client's monotonic clock from then
-/// on.
+/// The age of a transaction and the TTL of its locks, in milliseconds since `start_ts`. The age is
+/// the oracle's measure up to the beginning of the commit, plus what this client's monotonic clock
+/// has measured since.
 struct TtlTracker {
     age_at_commit_ms: u64,
     commit_started: Duration,
@@ -145,8 +145,8 @@ impl SharedCoordinator {
         }
     }
 
-    /// The status at the lock's primary. A running owner is pushed above `push_above`, if given;
-    /// an owner whose TTL has expired is rolled back.
+    /// The status at the lock's primary. If the TTL there has expired, the transaction is rolled
+    /// back. Otherwise the primary's `min_commit_ts` is pushed above `push_above`, if that is set.
     fn check_txn_status(&self, lock: &Lock, push_above: Option<Timestamp>) -> StepResult<TxnStatus> {
         crash_point!(ResolveLockSeen);
         let mut current_ts = self.timestamp()?;
@@ -200,7 +200,7 @@ impl SharedCoordinator {
             min_commit_ts: txn.start_ts.next(),
         };
         loop {
-            // Guessing that the row is empty saves a read. If it is not, the engine returns it.
+            // Guessing an empty row saves a read. If that is wrong, the engine returns the row.
             let done =
                 self.run_step(row, txn.start_ts, Some(RowState::default()), |as_read| prewrite(as_read, &request))?;
             match done {
@@ -245,8 +245,8 @@ impl SharedCoordinator {
         };
         match self.run_step(primary, txn.start_ts, None, |as_read| commit_at_least(as_read, &request)) {
             Ok(Ok(commit_ts)) => Ok(commit_ts),
-            // An earlier reply was lost, and the records below the safe point may be deleted. So
-            // the row does not show whether the transaction is committed.
+            // The row has no lock and no record of the transaction, but below the safe point a
+            // record may have been deleted: whether the transaction is committed is unknown.
             Ok(Err(why @ StepError::BelowSafePoint(_))) => {
                 let why = step_error(primary, why, txn.start_ts).to_string();
                 Err(ErrorKind::Undetermined(why).into())
@@ -261,8 +261,8 @@ impl SharedCoordinator {
         crash_point!(RollbackBefore);
         for row in rows {
             let request = Rollback { row: row.clone(), txn };
-            // An error is ignored: the primary is rolled back first, and resolvers of the other
-            // locks read the status there.
+            // An error is ignored: resolvers bring each lock that is left to the primary's status,
+            // and if the primary, which comes first, is still locked, its TTL expires.
             let _ = self.run_step(row, txn.start_ts, None, |as_read| rollback(as_read, &request));
             crash_point!(RollbackBetween);
         }
@@ -274,7 +274,7 @@ impl SharedCoordinator {
 impl Coordinator for SharedCoordinator {
     fn begin(&self) -> Result<(Arc<ReadView>, TxnId)> {
         // A transaction draws its commit timestamp after its prewrites. So a snapshot taken after
-        // `start_ts` has at least the locks of all that commit at or below `start_ts`.
+        // `start_ts` has at least the locks of all transactions that commit at or below it.
         let start_ts = self.timestamp()?;
         crash_point!(StartTs);
         let view = self.retry_unknown(|| self.engine().snapshot())?;
@@ -353,7 +353,7 @@ impl Coordinator for SharedCoordinator {
         None
     }
 
-    /// Does nothing: a snapshot's timestamp is above that of every commit acknowledged before.
+    /// Does nothing: a new snapshot's timestamp is above that of every commit acknowledged so far.
     fn note_acked(&self, _ts: Timestamp) {}
 
     fn wait_durable(&self, _read_ts: Timestamp, timer: &TxnTimer) -> Result<()> {
@@ -369,8 +369,8 @@ impl Coordinator for SharedCoordinator {
         }
         match self.resolve_lock(row, lock, Some(view.read_ts))? {
             TxnStatus::Committed(commit_ts) if commit_ts <= view.read_ts => Ok(Some(commit_ts)),
-            // A pending owner was pushed above this reader, so it commits later than the view or
-            // not at all.
+            // The view does not show the change. If the owner is pending, it was pushed above the
+            // view: it can only commit later than that.
             _ => Ok(None),
         }
     }

@@ -11,11 +11,11 @@ use crate::row::RowKey;
 /// Waits for a row that another client has locked, before a writer retries. With an engine that
 /// can watch a row, the wait can end when the lock is removed.
 pub trait LockWaiter: Send + Sync {
-    /// Blocks until the row is perhaps unlocked, for at most about `at_most`.
+    /// Blocks until the row may be unlocked, or until about `at_most` has passed.
     fn wait(&self, row: &RowKey, at_most: Duration);
 }
 
-/// Sleeps for the whole time.
+/// Always sleeps for `at_most`: it does not watch the row.
 pub struct SleepingLockWaiter(pub Arc<dyn Env>);
 
 impl LockWaiter for SleepingLockWaiter {

@@ -1,12 +1,13 @@
-//! The user's error for a protocol step that failed.
+//! Converts the failure of a protocol step into the error that the user gets.
 
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind};
 use crate::protocol::StepError;
 use crate::row::{RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
-/// The error for a step that failed on `row`. If the transaction was rolled back, or the request
-/// came too late, the error is a conflict, because the transaction may be retried.
+/// The error for a step that failed on `row`. It is a conflict not only if the row is locked or has
+/// a newer version, but also if the transaction has already ended or the request is stale: in all
+/// these cases a new attempt may succeed.
 pub fn step_error(row: &RowKey, why: StepError, read_ts: Timestamp) -> Error {
     match why {
         StepError::KeyIsLocked(lock) => conflict(row, ConflictReason::Locked, Some(lock.txn), read_ts),

@@ -1,7 +1,7 @@
 //! A directory of the file system.
 //!
-//! A sync of a file is `fdatasync`, which leaves out timestamps. If the written blocks exist
-//! already, the sync needs no write to the file system's journal.
+//! A sync of a file is `fdatasync`, which leaves out timestamps. So where the file was filled with
+//! zeros beforehand, a sync of new content needs no write to the file system's journal.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -40,7 +40,7 @@ impl Disk for OsDisk {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
-            // This crate creates only names that are UTF-8.
+            // Names that are not UTF-8 are left out: this crate creates none.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);
             }

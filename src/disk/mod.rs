@@ -9,8 +9,8 @@
 //! and names are lost only if the whole machine fails: if just the process ends, the kernel still
 //! has everything that was written.
 //!
-//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory. A crash of it may lose writes
-//! and changes of names in each of these ways; a seed from the caller decides which.
+//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory. A simulated crash may lose
+//! writes and changes of names in each of these ways; a seed from the caller decides what is lost.
 
 mod file;
 mod sim;
@@ -52,7 +52,7 @@ pub trait DiskFile: Send + Sync + 'static {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
     /// The file's length in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Returns once all that was written to the file before, and a length that makes it readable,
-    /// would survive a power cut.
+    /// Returns once all that was written to the file before would survive a power cut, and with it
+    /// a file length that includes all of it.
     fn sync(&self) -> io::Result<()>;
 }

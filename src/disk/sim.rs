@@ -74,10 +74,10 @@ struct State {
 
 #[derive(Clone, Copy, Debug)]
 struct InjectedFault {
-    /// `None` for any kind.
+    /// The kind of call that fails; `None`: any kind.
     call: Option<CallKind>,
     calls_left: u64,
-    /// Whether all later calls fail, too.
+    /// Whether the failure lasts: all later calls fail, too.
     stops: bool,
 }
 
@@ -130,8 +130,8 @@ impl SimDisk {
     }
 
     /// A power cut like [`crash`](Self::crash), with each choice made by the caller: `choose` gets
-    /// the number of possibilities and returns the index of one. The last possibility is the
-    /// newest.
+    /// the number of possibilities and returns the index of one. The first is the oldest state of
+    /// the sector, the length or the name in question; the last is the newest.
     pub fn crash_with(&self, choose: &mut dyn FnMut(usize) -> usize) {
         let mut state = self.state.lock();
         state.end_incarnation();
@@ -155,8 +155,8 @@ impl SimDisk {
         self.state.lock().end_incarnation();
     }
 
-    /// Drops from the kernel's memory what failed syncs were to cover, so that reads return what
-    /// the medium has.
+    /// Drops from the kernel's memory the sectors that failed syncs were to cover. Reads then
+    /// return what the medium has: one of the versions of each sector, which the seed chooses.
     pub fn evict(&self, seed: u64) {
         let mut choices = SplitMix64::new(seed);
         for content in self.state.lock().inodes.values_mut() {
@@ -164,8 +164,8 @@ impl SimDisk {
         }
     }
 
-    /// Makes the `nth` call of this kind from now fail; 1 is the next. The seed decides which part
-    /// of the call is applied.
+    /// Makes the `nth` call of this kind (`None`: of any kind) from now fail; 1 is the next. The
+    /// seed decides which part of the call is applied.
     pub fn fail_nth(&self, call: Option<CallKind>, nth: u64, seed: u64) {
         let mut state = self.state.lock();
         state.fault = Some(InjectedFault { call, calls_left: nth, stops: false });

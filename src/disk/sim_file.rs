@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub const SECTOR: usize = 512;
 
 type Sector = [u8; SECTOR];
-/// What a sector may be after a crash: first the durable version, last the current one.
+/// What a sector may contain after a crash: first the durable version, last the current one.
 type SectorVersions = Vec<Box<Sector>>;
 
 /// A file's content.
@@ -24,7 +24,7 @@ pub struct SimContent {
     sync_failed: BTreeMap<usize, SectorVersions>,
     /// Lengths that a crash may leave.
     possible_lengths: Vec<usize>,
-    /// The highest end of a write since the last sync.
+    /// The end of that write since the last sync which reaches farthest into the file.
     unsynced_end: usize,
     has_grown: bool,
 }
@@ -89,7 +89,8 @@ impl SimContent {
 
     pub fn sync(&mut self) {
         self.dirty.clear();
-        // A crash leaves the synced content readable, so a length that cuts it off is impossible.
+        // If the file has grown since the last sync, this sync makes the new length durable.
+        // Otherwise it ensures only that no crash leaves a length that cuts off the written bytes.
         let synced_end = if self.has_grown { self.current.len() } else { self.unsynced_end };
         self.possible_lengths.retain(|length| *length >= synced_end);
         if !self.possible_lengths.contains(&self.current.len()) {

@@ -244,7 +244,7 @@ pub trait EngineSnapshot: Send + Sync {
     }
 
     /// Reads and decodes a page of the lock column. A short page need not be the last one, but an
-    /// empty page means an empty range, if the limit is not 0.
+    /// empty one shows that the range has no more locks, if the limit is not 0.
     fn scan_locks(&self, page: &PageRequest<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
         let mut cells = PageBuffer::default();
         self.scan_page(Column::Lock, page, &mut cells)?;

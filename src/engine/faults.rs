@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::{EngineError, RowBatch};
 use crate::split_mix64::SplitMix64;
 
-/// The maximum number of requests of which a copy is still delayed. Once it is reached, the next
-/// call delivers the oldest copy.
+/// The maximum number of delayed copies that have not arrived yet. Once it is reached, the next
+/// call first delivers the oldest copy.
 pub const LATE_COPIES_MAX: usize = 64;
 
 /// The probability of each fault, in per mille, and the longest delays. The default has no faults.
@@ -51,19 +51,19 @@ impl Faults {
 /// The number of times that each fault has happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// See [`Faults::lost_requests`]; lost reads count here, too.
+    /// Changes and reads that never arrived.
     pub lost_requests: u64,
-    /// See [`Faults::lost_replies`].
+    /// Changes that arrived, but whose reply was lost.
     pub lost_replies: u64,
-    /// See [`Faults::truncated_requests`].
+    /// Calls of [`Engine::apply`](super::Engine::apply) of which only the first batches arrived.
     pub truncated_requests: u64,
-    /// See [`Faults::duplicates`].
+    /// Changes that arrived twice in a row.
     pub duplicates: u64,
     /// Duplicates of which the client got the second reply.
     pub second_replies: u64,
-    /// Delayed copies made; see [`Faults::late_duplicates`].
+    /// Delayed copies made of calls of [`Engine::apply`](super::Engine::apply).
     pub late_copies: u64,
-    /// Delayed copies delivered.
+    /// Delayed copies that have arrived.
     pub late_deliveries: u64,
     /// Batches of delayed copies that met their preconditions and were applied.
     pub late_applied: u64,

@@ -35,12 +35,12 @@ pub struct SimMachine {
 
 #[derive(Default)]
 struct State {
-    /// Whether the store has been created, which in a directory the marker shows.
+    /// Whether the store has been created. In a real directory the marker shows this.
     is_created: bool,
     /// The write-ahead log of the current incarnation.
     log: Option<WalHandle<SimDisk>>,
-    /// The number of written frames that crashes have lost: each opening adds those that are
-    /// missing.
+    /// The number of written frames that crashes have lost. Each opening adds the number of those
+    /// that the log has lost since the opening before.
     lost_frames: u64,
 }
 

@@ -27,9 +27,9 @@ pub struct PageRequest<'a> {
     pub range: &'a RowRange,
     /// Whether to read from the end of the range towards its start.
     pub backwards: bool,
-    /// The maximum number of rows.
+    /// The maximum number of cells.
     pub limit: usize,
-    /// The cursor of the previous page, to resume there.
+    /// The scan's cursor, which keeps the iterator between pages. `None`: no iterator is kept.
     pub cursor: Option<&'a ScanCursor>,
 }
 

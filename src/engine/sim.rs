@@ -79,13 +79,14 @@ impl SimStorage {
         LocalEngine::new(self.handle(), true)
     }
 
-    /// A handle for one process.
+    /// A handle for one process: it fails after the next crash.
     pub(crate) fn handle(&self) -> Self {
         let incarnation = Some(self.state.lock().crashes);
         Self { incarnation, ..self.clone() }
     }
 
-    /// One client of a simulated server: all shared engines of this memory see the same rows.
+    /// An engine for one client of a simulated server: all shared engines of this memory see the
+    /// same rows.
     pub fn shared_engine(&self) -> SimEngine {
         LocalEngine::new(Self { incarnation: None, ..self.clone() }, false)
     }
@@ -104,8 +105,8 @@ impl SimStorage {
             versions.retain(|(batch, _)| *batch <= kept);
             !versions.is_empty()
         });
-        // Batch numbers are not reused: a snapshot of a shared engine stays open across the crash
-        // and must not show later writes.
+        // `written` is not set back to `kept`, because batch numbers must not be reused: a snapshot
+        // of a shared engine stays open across the crash and must not show later writes.
         state.synced = state.written;
         state.crashes += 1;
         (state.syncs_until_fault, state.writes_until_fault) = (0, 0);

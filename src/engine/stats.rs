@@ -22,7 +22,7 @@ pub struct EngineStats {
     pub block_cache_capacity_bytes: u64,
     /// The part of the block cache that is being read and cannot be evicted.
     pub block_cache_pinned_bytes: u64,
-    /// Memory for the metadata of open tables outside the block cache.
+    /// Memory outside the block cache for the metadata of open tables.
     pub table_reader_bytes: u64,
     /// How much compaction still has to rewrite. If it keeps growing, writes arrive faster than the
     /// disk can compact them.

@@ -65,7 +65,7 @@ pub trait Batch {
     /// Deletes a cell.
     fn delete(&mut self, column: Column, key: &[u8]);
     /// Deletes all cells from `start`, included, to `end`, excluded. Must not be called for the
-    /// metadata column, in which the storage may keep internal cells.
+    /// meta column, in which the storage may keep internal cells.
     fn delete_range(&mut self, column: Column, start: &[u8], end: &[u8]);
 }
 

@@ -76,12 +76,13 @@ impl<E: Engine> FaultyEngine<E> {
         &self.engine
     }
 
-    /// The faults so far.
+    /// How many faults of each kind were injected so far.
     pub fn injected(&self) -> FaultCounts {
         self.network.state.lock().injected
     }
 
-    /// Replaces the probabilities. Copies that are already waiting are still delivered.
+    /// Replaces the probabilities of the faults. Copies that are already waiting are still
+    /// delivered.
     pub fn set_faults(&self, faults: Faults) {
         self.network.state.lock().faults = faults;
     }
@@ -96,7 +97,7 @@ impl<E: Engine> FaultyEngine<E> {
     }
 
     fn deliver(&self, copy: &Late) {
-        // The changes that the copy has applied are counted; the client gets no reply.
+        // The batches of the copy that were applied are counted; the client gets no reply.
         let applied = self
             .engine
             .apply(&copy.batches)
@@ -106,7 +107,8 @@ impl<E: Engine> FaultyEngine<E> {
         state.injected.late_applied += applied;
     }
 
-    /// Starts a call: delivers the copies that are due, then plans the call's faults.
+    /// Starts a call: plans its faults, delivers the copies that are due, and then performs the
+    /// delay of the request.
     fn begin(&self, kind: CallKind) -> CallPlan {
         let (plan, due) = self.network.begin(kind);
         for copy in &due {

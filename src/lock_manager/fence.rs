@@ -19,7 +19,7 @@ pub struct FenceCondition {
     pub grant: Arc<Grant>,
     /// Whether the next conflicting grant must find the commit durable.
     pub sync_before_next_grant: bool,
-    /// The grant that the commit releases as soon as it is visible.
+    /// The handle of `grant`, if the commit is to release the grant as soon as it is visible.
     pub release_on_commit: Option<Arc<RequestHandle>>,
 }
 
@@ -112,7 +112,7 @@ impl InFlightFences {
         Some(lost.lost_error(lost.why_ended().unwrap_or(LockLostReason::Closed)))
     }
 
-    /// Whether the next holder may see the commit before it is durable.
+    /// Whether there is a fence whose next holder may see the commit before it is durable.
     pub fn any_buffered(&self) -> bool {
         let mut is_buffered = false;
         self.0.visit(|_, durable| is_buffered |= !durable);
@@ -124,8 +124,8 @@ impl InFlightFences {
     pub fn on_visible(mut self, commit_ts: Timestamp) {
         let fences = std::mem::take(&mut self.0);
         fences.visit(|grant, durable| {
-            // The commit is recorded before the number in flight decreases: a grant that finds none
-            // in flight must find this commit's timestamp.
+            // The commit is recorded before the number in flight decreases: the next grant, if it
+            // finds no commit in flight here, must find this commit's timestamp.
             if durable {
                 grant.note_fenced_commit(commit_ts);
             }

@@ -63,7 +63,8 @@ pub struct Grant {
     pub id: u64,
     pub mode: LockMode,
     pub requester: Requester,
-    /// Whether the name had no entry at the request, so that there are no predecessors to wait for.
+    /// Whether the lock manager had no entry for the name when the request was made, so that there
+    /// are no predecessors to wait for.
     pub has_no_predecessors: bool,
     /// [`ENDED_BIT`] and the number of fenced commits in flight.
     state: AtomicU64,
@@ -207,7 +208,7 @@ impl Grant {
         self.lease.as_ref().map(|lease| change(&mut lease.lock()))
     }
 
-    /// Marks an expired lease so that it cannot be renewed; returns whether it has expired.
+    /// If the lease has expired, marks it so that it cannot be renewed, and returns `true`.
     pub(super) fn try_expire(&self, now: Duration) -> bool {
         let expired = self.with_lease(|lease| {
             let over = lease.row_writes_in_flight == 0 && lease.expires_at <= now;
@@ -273,7 +274,8 @@ impl Grant {
         self.cold().watchers.lock().push(Arc::clone(watcher));
         // Pairs with the `fetch_or` in `end`. If this one is first, the thread that ends the grant
         // finds `cold` set, and the watcher in it. If `end` is first, the caller's check sees the
-        // end. So if that thread finds `cold` unset, it has no watcher to wake, and locks no mutex.
+        // end. So a thread that ends a grant and finds `cold` unset need not lock the mutex of the
+        // watchers: there is none that it has to wake.
         self.state.fetch_or(0, Ordering::SeqCst);
     }
 

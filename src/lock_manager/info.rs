@@ -142,11 +142,11 @@ pub struct LockEntry {
     pub waiter_count: usize,
     /// The expired lease that this grant followed.
     pub took_over: Option<ExpiredLease>,
-    /// The ids of the requests that this request waits for directly. A shared request waits for the
-    /// last exclusive request ahead of it in the queue, any other for the last of any mode. If
-    /// there is no such request, it waits for the grant that is to be converted or, without a
-    /// conversion, for all grants. A conversion waits for all other grants. Expired leases are left
-    /// out.
+    /// The ids of the requests that this request waits for directly. A conversion waits for all
+    /// other grants. In the queue, a shared request waits for the last exclusive request ahead of
+    /// it, and a request of another mode for the last request ahead of it, of any mode. If there is
+    /// no such request, it waits for the grant that is to be converted or, without a conversion,
+    /// for all grants. Expired leases are left out.
     pub blocked_by: Vec<u64>,
 }
 
@@ -154,7 +154,8 @@ pub struct LockEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LockTable {
-    /// By target: first the grants in the order of arrival, then the queue.
+    /// Sorted by target. For each target first the grants, then the waiting requests, both in the
+    /// order of arrival.
     pub entries: Vec<LockEntry>,
     /// Number of grants. A grant that waits for its conversion counts as waiting instead, and one
     /// with an expired lease is left out.
@@ -247,7 +248,8 @@ impl fmt::Display for LockLost {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LockLostReason {
-    /// Its guard was released or dropped.
+    /// Its guard was released or dropped, or [`Store::release_lock`](crate::Store::release_lock)
+    /// ended it.
     Released,
     /// It was converted to another mode.
     Converted,

@@ -11,8 +11,8 @@ use super::request_error::RequestError;
 use super::table::{self, EntryWithWaiter, LockTableContext, LockTotals};
 
 impl LockManager {
-    /// The entries of the first `most` holders of a name for which `wanted` returns `true`, and the
-    /// number of requests that wait for the name.
+    /// Of the grants of a name for which `wanted` returns `true`, the entries of the first `most`;
+    /// and the number of requests that wait for the name.
     pub fn holders(
         &self,
         name: &str,
@@ -25,7 +25,8 @@ impl LockManager {
         queue.map_or_else(Default::default, |queue| (table::holders(queue, clock, most, wanted), queue.waiting().len()))
     }
 
-    /// Whether an exclusive request would be granted; an expired lease counts as free.
+    /// Whether an exclusive request would be granted immediately. An expired lease does not prevent
+    /// it.
     pub fn is_free(&self, name: &str, now: Duration) -> Result<bool, RequestError> {
         let shard = self.shard(name);
         self.check_open()?;
@@ -55,7 +56,8 @@ impl LockManager {
         totals
     }
 
-    /// The totals, with at most `listed` grants and `listed` waiting requests.
+    /// A table with the totals, without cycles, and with entries for at most `listed` grants and
+    /// `listed` waiting requests.
     pub fn summary(&self, clock: &LockTableContext<'_>, listed: usize) -> LockTable {
         let mut table = LockTable::default();
         let mut totals = LockTotals::default();

@@ -1,5 +1,5 @@
-//! Leases in the lock manager: which have expired, which an earlier incarnation has left, and which
-//! names have a corrupt lease row.
+//! Leases in the lock manager: their expiry, the leases that an earlier incarnation has left, and
+//! names whose lease row is corrupt.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -97,7 +97,7 @@ impl LockManager {
         let _ = self.corruption.set(what.into());
     }
 
-    /// Makes requests for the name fail with this corruption.
+    /// Makes requests of the name return this corruption.
     pub fn set_corrupt(&self, name: &str, what: &str) {
         self.shard(name).entry(name.into()).or_default().set_corrupt(what);
     }
@@ -119,8 +119,8 @@ impl LockManager {
         self.shard(name).get(name)?.damage().cloned()
     }
 
-    /// Ends the expired leases of each name that has one which expired at least `over_for` ago.
-    /// Returns all ended leases whose rows the background worker must remove.
+    /// If a lease of a name expired at least `over_for` ago, ends all expired leases of this name.
+    /// Returns, of all names, the ended leases whose rows the background worker must remove.
     pub fn stale_lease_rows(&self, over_for: Duration, now: Duration) -> Vec<Arc<Grant>> {
         let is_stale = |grant: &Arc<Grant>| {
             grant
@@ -136,8 +136,9 @@ impl LockManager {
                     self.expire_leases(entry, now, &mut wakes);
                 }
             }
-            // Names with a grant that is not ready yet are skipped: its activation itself removes
-            // the rows of its predecessors, and reports from them whose lease it takes over.
+            // Names with a grant that is not ready yet are skipped: its activation removes the rows
+            // of its predecessors itself, and reports a lease as taken over only if its row is
+            // still there.
             let all_ready = |entry: &&NamedLock| entry.queue.granted().iter().all(|asked| asked.value.is_ready());
             let past = shard.values().map(|entry| &**entry).filter(all_ready).flat_map(NamedLock::past);
             stale.extend(past.filter(|grant| grant.has_lease_row()).map(Arc::clone));

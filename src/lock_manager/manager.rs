@@ -65,8 +65,8 @@ impl LockManager {
         self.shards.iter().map(Mutex::lock)
     }
 
-    /// Runs a change under the shard's mutex. Once the mutex is free, wakes what the change has
-    /// collected.
+    /// Runs a change under the shard's mutex. Once the mutex is free, wakes the requests and
+    /// watchers that the change has added to its [`WakeList`].
     pub(super) fn with_shard<T>(&self, name: &str, change: impl FnOnce(&mut Shard, &mut WakeList) -> T) -> T {
         let mut wakes = WakeList::default();
         let answer = change(&mut self.shard(name), &mut wakes);
@@ -158,8 +158,8 @@ impl LockManager {
         })
     }
 
-    /// Ends a grant or cancels a waiting request. Returns whether the name still had it. A lease
-    /// that had expired by `now` counts as lost.
+    /// Ends a grant or cancels a waiting request. Returns `false` if the name no longer had
+    /// it. A lease that had expired by `now` counts as lost.
     pub fn release(&self, grant: &Arc<Grant>, now: Duration) -> bool {
         self.with_shard(&grant.name, |shard, wakes| {
             let was_over = grant.is_lease_expired(now);
@@ -282,8 +282,8 @@ impl LockManager {
         past
     }
 
-    /// Drops the predecessors of a name that leave no commit in flight, no commit above
-    /// `durable_ts` and no lease row.
+    /// Drops what later grants of the name need not wait for any more: ended grants without a
+    /// fenced commit in flight, without one above `durable_ts` and without a lease row.
     pub fn prune(&self, name: &str, durable_ts: Timestamp) {
         let mut shard = self.shard(name);
         if let Some(entry) = shard.get_mut(name) {
@@ -304,8 +304,9 @@ impl LockManager {
         }
     }
 
-    /// Closes the manager: requests are rejected, waits fail, and all grants end. Returns the
-    /// leases with a guard, and the ended grants that still have a lease row.
+    /// Closes the manager: requests are rejected, waits fail, and all grants end. Returns, of the
+    /// grants that this call ends, the leases with a guard; of those that had ended before, the
+    /// ones with a lease row.
     pub fn close(&self, why: &str) -> Vec<Arc<Grant>> {
         let _ = self.close_reason.set(why.into());
         let mut leases = Vec::new();
@@ -349,7 +350,8 @@ impl LockManager {
                 waiter.notify();
             }
             if mutated!(WakeBeforeGrant) && !grant.is_granted() {
-                // The waiter may poll between its wake-up and this grant; then it waits again.
+                // If the waiter polls between its wake-up and this grant, it waits again, and is
+                // not woken again.
                 if let Some(entry) = self.shard(&grant.name).get_mut(&grant.name) {
                     entry.granted(&grant);
                 }

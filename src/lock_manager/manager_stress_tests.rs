@@ -88,7 +88,8 @@ impl Crowd {
         }
     }
 
-    /// Drops what is left of a request, and counts it if it was granted after a wait.
+    /// Drops `rest`, the wait or handle of a request, and counts the request if it was granted
+    /// after a wait.
     fn is_over<T>(&self, grant: &Arc<Grant>, rest: T) {
         drop(rest);
         if grant.waiter().is_some() && grant.is_granted() {
@@ -129,7 +130,8 @@ impl Crowd {
         self.leaves(at, mode);
         assert!(held.release());
         let grant = Arc::clone(held.grant());
-        // Only the grant of a conversion has a reason; `converts` does its counting.
+        // A grant with a reason is from `converts`, which has counted it if it was granted after a
+        // wait.
         if grant.requester.reason.is_none() {
             self.is_over(&grant, held);
         }
@@ -212,7 +214,8 @@ fn random_requests_of_32_threads_never_overlap() {
     assert!(granted_later > 1000 && waits > granted_later, "{granted_later} of {waits}");
     assert_eq!(wakes(&crowd.manager), granted_later);
 
-    // The end of the store wakes each waiting request once.
+    // Of four requests the first two are granted. The end of the store wakes each of the others
+    // once.
     let manager = &crowd.manager;
     let queue: Vec<_> = [Shared, Shared, Exclusive, Shared].map(|mode| wait_of(manager, mode, None, None)).into();
     assert!(queue.iter().skip(2).all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Wait(..))));

@@ -79,7 +79,7 @@ fn a_new_first_waiter_arms_the_lease_timer() {
     drop((held, next));
 
     // One of two shared leases waits to be converted, so the first waiter waits for the conversion,
-    // without a timer. When the conversion is cancelled, the waiter gets one.
+    // without a timer. When the conversion is cancelled, the first waiter gets a timer.
     let (converted, other) = (leased(&manager, Shared, SECOND), leased(&manager, Shared, SECOND));
     let conversion = conversion_of(&manager, &converted);
     let queued = wait_of(&manager, Exclusive, None, None);
@@ -99,7 +99,7 @@ fn a_new_first_waiter_arms_the_lease_timer() {
     assert!(manager.downgrade(held.grant(), &shared).unwrap());
     assert!(is_granted(&front) && is_woken(&next));
     assert!(matches!(next.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
-    // Without `front` only the lease is held, and at this poll it has expired.
+    // Once `front` is dropped, `next` waits only for the lease, and at this poll it has expired.
     drop(front);
     assert!(matches!(next.poll(SECOND), WaitPoll::Granted));
 }
@@ -119,7 +119,8 @@ fn wakes(manager: &LockManager) -> u64 {
 #[test]
 fn a_waiter_granted_while_it_leaves_passes_the_lock_on() {
     let manager = manager();
-    // A granted waiter is dropped: the queue is as if its request had never been made.
+    // Of three waiters the first two are granted, and then dropped one by one. The second drop
+    // grants the third waiter, and nothing is left of the others.
     let held = wait_of(&manager, Exclusive, None, None);
     let queue: Vec<_> = [Shared, Shared, Exclusive].map(|mode| wait_of(&manager, mode, None, None)).into();
     assert!(queue.iter().all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Wait(..))));
@@ -135,7 +136,8 @@ fn a_waiter_granted_while_it_leaves_passes_the_lock_on() {
     drop(queue);
     assert!(manager.is_empty());
 
-    // A granted waiter whose timeout has passed, or that is cancelled, has the lock.
+    // Two waiters are granted, and poll only after the timeout of one has passed and the other is
+    // cancelled. Both have the lock.
     let cancel = CancelToken::default();
     let held = wait_of(&manager, Exclusive, None, None);
     let late = wait_of(&manager, Shared, Some(Duration::from_secs(1)), None);
@@ -164,8 +166,8 @@ fn a_semaphore_waits_only_for_commits_of_another_number() {
     let found = |mode| manager.predecessors_of(wait_of(&manager, mode, None, None).request.grant()).unsynced_commit_ts;
     assert_eq!(found(Semaphore(2)), Timestamp::ZERO);
     assert_eq!(found(Semaphore(3)), commit_ts);
-    // A grant of `Semaphore(3)` has ended since, so commits of the earlier number count for every
-    // mode.
+    // The line above has requested and dropped a `Semaphore(3)`. Since this change of the number of
+    // permits, the commit under the earlier number counts for every mode.
     assert_eq!(found(Semaphore(2)), commit_ts);
 
     // A commit in flight, too, is waited for only by a request with another number of permits.

@@ -1,9 +1,9 @@
 //! One named lock: its queue, and the predecessors: ended grants that a new grant must wait for.
 //!
-//! The entry of a name stays while an ended grant leaves something to wait for: fenced commits in
-//! flight, fenced commits that are not durable yet, or a lease row. If the entry were removed
-//! earlier, the next holder would wait for nothing, and a power cut could revert commits that it
-//! has read.
+//! The lock manager keeps a name's [`NamedLock`], even without requests, while an ended grant
+//! leaves something to wait for: fenced commits in flight, fenced commits that are not durable yet,
+//! or a lease row. If it were removed earlier, the next holder would wait for nothing, and a power
+//! cut could revert commits that this holder has read.
 //!
 //! Ended grants that leave commits in flight or a lease row are in `past`. Once an unsynced commit
 //! is all that a grant leaves, the timestamp of this commit is merged into `unsynced_commits`, and
@@ -34,12 +34,13 @@ pub struct NamedLock {
 struct EndedGrants {
     /// Ended grants with commits in flight or a lease row on disk.
     past: Vec<Arc<Grant>>,
-    /// Of the ended grants that are not in `past`, only these timestamps are kept, one for each
-    /// mode: exclusive, shared, semaphore. Each is the newest fenced commit that must be durable
-    /// before a new conflicting grant is used. When the number of permits changes, the semaphore's
-    /// timestamp moves to the exclusive entry.
+    /// All that is kept of the ended grants that are not in `past`: for each mode (exclusive,
+    /// shared, semaphore) the timestamp of their newest unsynced commit, or zero. It must be
+    /// durable before a new conflicting grant is used. When the number of permits changes, the
+    /// semaphore's timestamp is merged into the exclusive one, for which every mode waits.
     unsynced_commits: [Timestamp; 3],
-    /// The number of permits of the semaphores in the third entry of `unsynced_commits`.
+    /// The number of permits of the ended semaphore grants that the third entry of
+    /// `unsynced_commits` stands for.
     semaphore_permits: u32,
     /// Why the lease row of the name cannot be read: requests return this corruption.
     corruption: Option<Arc<str>>,
@@ -63,7 +64,7 @@ impl Predecessors {
     }
 }
 
-/// What to wake and to report after the shard's mutex is free.
+/// What to wake and to report once the mutex of the name's shard in the lock manager is free.
 #[derive(Default)]
 pub struct WakeList {
     pub granted: Vec<Arc<Grant>>,
@@ -71,8 +72,8 @@ pub struct WakeList {
     pub lost: Vec<Arc<Grant>>,
     /// Waiters for the end of a grant.
     pub watchers: Vec<Arc<Waiter>>,
-    /// The first waiter, if it must arm its timer, which ends the lease that blocks it: the waiter
-    /// is new, or the lease was renewed.
+    /// The first waiter, if it must be woken to set its timer to the expiry of the lease that
+    /// blocks it: it has just become the first waiter, or the lease was renewed.
     pub front: Option<Arc<Grant>>,
 }
 
@@ -118,8 +119,8 @@ impl NamedLock {
             .map(Arc::clone)
     }
 
-    /// The next expiry of a lease. A granted lease that has expired is skipped: its row is being
-    /// written, and the writer wakes the first waiter.
+    /// The next expiry of a lease after `now`. A lease that has expired but is still granted is
+    /// skipped: a write of its row is in flight, and the writer wakes the first waiter.
     pub fn next_lease_expiry(&self, now: Duration) -> Option<Duration> {
         if self.leased_grants == 0 {
             return None;
@@ -129,7 +130,7 @@ impl NamedLock {
     }
 
     pub fn leave(&mut self, grant: &Arc<Grant>, why: LockLostReason, wakes: &mut WakeList) -> bool {
-        // A conversion may have replaced the grant of this request.
+        // The request has left the queue, or a conversion has replaced its grant by another one.
         if self.queue.find(grant.id).is_none_or(|asked| !Arc::ptr_eq(&asked.value, grant)) {
             return false;
         }
@@ -220,7 +221,7 @@ impl NamedLock {
         self.ended.as_mut().is_some_and(|left| left.corruption.take().is_some())
     }
 
-    /// Adds a restored lease that a later lease has replaced.
+    /// Adds a lease of an earlier incarnation that has already ended: a later lease excludes it.
     pub fn add_ended(&mut self, grant: Arc<Grant>) {
         self.ended.get_or_insert_default().past.push(grant);
     }
@@ -252,8 +253,8 @@ impl EndedGrants {
                 LockMode::Shared => &mut *shared,
                 LockMode::Semaphore(its) => {
                     if its != std::mem::replace(most, its) {
-                        // The number of permits has changed: later grants of every mode wait for
-                        // commits under the earlier number.
+                        // The number of permits has changed. The commits under the earlier number
+                        // move to the exclusive entry, for which later grants of every mode wait.
                         *exclusive = std::mem::take(semaphore).max(*exclusive);
                     }
                     &mut *semaphore

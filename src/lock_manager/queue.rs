@@ -11,8 +11,8 @@
 //!    1. the waiting conversion, at most one: granted if compatible with every other grant
 //!    2. if the front of the queue is compatible with grants and conversion: it is granted, and
 //!       then, in order, each request after it that is compatible with all grants by then
-//! semaphore requests are compatible while fewer than n are granted; on such a name rule 2 stops at
-//!    the first request that is not granted: nothing passes
+//! semaphore requests are compatible while fewer are granted than there are permits; on such a name
+//!    rule 2 stops at the first request that is not granted: nothing passes
 //! ```
 //!
 //! So shared requests that arrived later overtake a waiting exclusive request at most once: when a
@@ -20,9 +20,9 @@
 //! Shared requests that arrive after that wait behind it.
 //!
 //! All grants of a name have the same mode, so the first one and their number decide compatibility.
-//! If anything waits, a new request waits as well. So it needs to be compared with the grants only
-//! if nothing waits, and each decision is O(1). A second conversion would be a deadlock, and is
-//! rejected.
+//! If anything waits, a new request waits as well, because it is incompatible with the grants or
+//! with something that waits. So it needs to be compared with the grants only if nothing waits, and
+//! each decision is O(1). A second conversion would be a deadlock, and is rejected.
 
 use std::collections::VecDeque;
 
@@ -200,8 +200,9 @@ impl<T: Clone> LockQueue<T> {
         Some(left)
     }
 
-    /// Makes a shared grant exclusive, ahead of everything that waits; `value` then replaces the
-    /// value of the grant.
+    /// Makes a shared grant exclusive, immediately if it is the only grant. Otherwise the
+    /// conversion waits, ahead of all waiting requests, unless another conversion waits. `value`
+    /// replaces the value of the grant when it is exclusive.
     pub fn upgrade(&mut self, id: u64, value: T) -> UpgradeResult<T> {
         let Some(at) = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Shared)) else {
             return UpgradeResult::NoSuchGrant;
@@ -227,8 +228,9 @@ impl<T: Clone> LockQueue<T> {
         waited
     }
 
-    /// Makes an exclusive grant shared and replaces its value by `value`; returns the old value.
-    /// Fails while semaphore requests wait.
+    /// Makes an exclusive grant shared and replaces its value by `value`; returns the old value, or
+    /// `None` if there is no such grant. Fails while semaphore requests wait, because a name cannot
+    /// have shared and semaphore requests together.
     pub fn downgrade(&mut self, id: u64, value: T, changes: &mut QueueChanges<T>) -> Result<Option<T>, ModeMismatch> {
         let exclusive = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Exclusive));
         let Some(at) = exclusive else { return Ok(None) };

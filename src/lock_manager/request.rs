@@ -66,7 +66,8 @@ impl RequestHandle {
     }
 
     fn cancelled(&self) {
-        // The end of the store or of the shared grant is not a cancellation.
+        // If the store is closed, or the shared grant has ended, that does not count as a
+        // cancellation.
         if self.manager.closed().is_none() && !self.grant.has_ended() {
             self.manager.metrics.cancelled(self.grant.mode);
         }
@@ -152,7 +153,8 @@ impl LockWait {
     pub fn poll(&self, now: Duration) -> WaitPoll {
         let RequestHandle { manager, grant, .. } = &self.request;
         let Some(waiter) = grant.waiter().filter(|_| !grant.is_granted()) else { return WaitPoll::Granted };
-        // A notification after `rearm` ends the next wait, so no notification is lost.
+        // `rearm` comes before the checks. So a change that the checks below are too early to see
+        // notifies the waiter again, and ends its next wait immediately.
         waiter.rearm();
         if grant.is_granted() {
             return WaitPoll::Granted;

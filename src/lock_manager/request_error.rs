@@ -12,6 +12,6 @@ pub enum RequestError {
     Corrupt(Arc<str>),
     /// The store is closed or has failed.
     Closed(String),
-    /// The request would have to wait, and has no waiter.
+    /// The lock is not available now, and the request is one that does not wait.
     WouldBlock,
 }

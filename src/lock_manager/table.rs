@@ -21,8 +21,9 @@ use super::queue::LockQueue;
 /// The context in which entries are rendered: the present, the clocks, and this process.
 pub struct LockTableContext<'a> {
     pub now: Duration,
-    /// One reading of the monotonic clock and of the wall clock (ms since 1970). Other times are
-    /// computed from this pair, so that a time is the same in every snapshot.
+    /// The monotonic clock and the wall clock (ms since 1970), read together when the store was
+    /// opened. The wall times of requests are computed from this pair, so that a request has the
+    /// same time in every snapshot.
     pub set: (Duration, u64),
     pub pid: u32,
     pub label: Option<&'a str>,
@@ -133,7 +134,8 @@ fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut se
     }
     let (mut last, mut last_unshared) = (None, None);
     for asked in head.waiting() {
-        // Semaphore requests are not passed, although they do not exclude each other.
+        // A shared request waits for the last request before it that is not shared. Any other
+        // request waits for the one directly before it, even if both are semaphore requests.
         let is_shared = asked.mode == LockMode::Shared;
         if let Some(before) = if is_shared { last_unshared } else { last } {
             see(asked.id, before);
@@ -150,7 +152,8 @@ fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut se
     }
 }
 
-/// Numbers of grants and of waiting requests, conversions included.
+/// Numbers of grants and of waiting requests. A grant that waits for its conversion counts as
+/// waiting only, and one whose lease has expired does not count as held.
 #[derive(Default)]
 pub struct LockTotals {
     pub held: usize,

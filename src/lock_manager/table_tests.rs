@@ -70,7 +70,8 @@ fn a_cycle_across_two_snapshots_is_not_reported() {
     });
     assert!(snapshot_taken && confirmed.is_empty(), "{confirmed:?}");
 
-    // After `two` requests `a` again there is a cycle, but of other requests than in `seen`.
+    // Task `two` requests `a` again, so there is a cycle now. The cycle in `seen` has the dropped
+    // request of `two` instead of this one, so it is not confirmed.
     let _waits_again = ask(&manager, "two", "a");
     assert!(confirmed_cycles(&seen, || manager.snapshot(&CLOCK)).is_empty());
     assert_eq!(confirmed_cycles(&manager.snapshot(&CLOCK), || manager.snapshot(&CLOCK)).len(), 1);

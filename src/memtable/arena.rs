@@ -46,8 +46,8 @@ impl<T> Arena<T> {
         let place = u64::from(number) + (1 << FIRST_BITS);
         let bits = place.ilog2();
         let size_bits = bits - CHUNKS_PER_SIZE_BITS;
-        // Below its highest bit, `place` has two parts: the chunk's number among the chunks of the
-        // same size, and the index in the chunk.
+        // The highest bit of `place` determines the chunk's size. The bits below it are the chunk's
+        // number among the chunks of this size, followed by the slot's index in the chunk.
         let rest = place - (1 << bits);
         let number = ((bits - FIRST_BITS) << CHUNKS_PER_SIZE_BITS) as usize + (rest >> size_bits) as usize;
         let chunk = self.chunks[number].get_or_init(|| {

@@ -1,8 +1,9 @@
 //! A hash index from keys to nodes.
 //!
-//! The index uses open addressing with linear probing. Each of 64 shards of the hash has a table of
-//! its own, so that growing one table pauses the writer only briefly. A slot is one atomic number
-//! with bits of the hash and the node's number. Probing for a hash begins at its *home slot*.
+//! The index uses open addressing with linear probing. It has 64 shards, chosen by bits of the
+//! hash. Each has a table of its own, so that growing one table pauses the writer only briefly. A
+//! slot is one atomic number with other bits of the hash and the node's number. Probing for a hash
+//! begins at its *home slot*.
 //!
 //! A table that is three quarters full doubles *in place*, so no old table stays in memory:
 //!
@@ -151,8 +152,8 @@ impl Shard {
     #[inline]
     fn probe(&self, used: u32, hash: u32) -> impl Iterator<Item = &AtomicU64> {
         let (first, at) = chunk_of(home(used, hash));
-        // The order of the chunks: the home slot's chunk from this slot on, then the chunks after
-        // that chunk, then the chunks before, and last the home slot's chunk again, from its start.
+        // From the home slot to the end of the last chunk, then from the start of the first chunk
+        // to the end of the home slot's chunk.
         let chunks = (first..used as usize).chain(0..(first + 1).min(used as usize));
         chunks
             .enumerate()
@@ -215,7 +216,7 @@ mod tests {
     #[test]
     fn every_entry_is_found_after_each_growth_and_nothing_else() {
         let hash = HashIndex::default();
-        // One shard, many collisions.
+        // Hashes of 20 bits: all are in the first shard, and many have the same home slot.
         let hash_of = |node: u32| u64::from(node.wrapping_mul(0x9e37_79b1) >> 12);
         for node in 1..=5_000 {
             assert_eq!(hash.find(hash_of(node), |found| found == node), None);

@@ -55,8 +55,8 @@ pub struct Memtable {
     pub(super) payload_bytes: AtomicUsize,
 }
 
-/// The deletion of a range of a column. Most memtables have no range tombstones, and then a lookup
-/// reads only the number of them.
+/// The deletion of a range of a column. Most memtables have no range tombstones: then the count of
+/// them is zero, and a lookup reads nothing else of them.
 pub struct RangeTombstone {
     pub(super) sequence: u32,
     /// Column of the range.
@@ -290,9 +290,9 @@ impl Memtable {
         prefix.cmp(key.prefix).then_with(|| self.key(node).cmp(key.bytes))
     }
 
-    /// The last node of a column before the key or, if the flag is set, at or before the key.
-    /// Without a key, the last node of the column. `see` is called for each level with the last
-    /// such node on that level.
+    /// The last node of a column before the key; if the flag beside the key is set, at or before
+    /// it. If `key` is `None`, the last node of the column. `see` is called for each level with the
+    /// last such node on that level.
     pub(super) fn find_less_than(
         &self,
         column: Column,

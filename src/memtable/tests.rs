@@ -179,8 +179,9 @@ fn concurrent_readers_see_whole_batches_at_their_sequence() {
             let mut reads = 0_u64;
             while !stopped.load(Ordering::Relaxed) || reads == 0 {
                 let sequence = visible.load(Ordering::Acquire);
-                // Batch n sets each key that divides n to n. So at sequence n the value of a key up
-                // to n is the largest multiple of the key that is not above n.
+                // The keys are 1 to 50. Batch n gives the value n to every key that is a divisor of
+                // n. So at sequence n each key up to n has as its value its largest multiple up to
+                // n.
                 let found = cells(&memtable, Column::Write, &RowRange::all(), reads.is_multiple_of(2), sequence);
                 let expected = (1..=KEYS.min(sequence - BASE)).count();
                 assert_eq!(found.len(), expected, "at {}", sequence - BASE);

@@ -26,8 +26,9 @@ pub struct MemtableWriter {
     nodes: u32,
     versions: u32,
     links: u32,
-    /// For each column and level, a node at or before the newest insertion, the nearest one on the
-    /// levels of that insertion (RocksDB's `Splice`): the next key often comes right after it.
+    /// For each column and level, where the search for a new key's place begins (RocksDB's
+    /// `Splice`): at the node inserted last or, on levels that this node does not have, at a node
+    /// before it. A new key often comes right after the last one.
     splice: [[u32; MAX_HEIGHT]; Column::ALL.len()],
     rng: u32,
 }
@@ -108,9 +109,9 @@ impl MemtableWriter {
         let before = load(node, NODE_NEWEST);
         let version = self.version(memtable, place, before);
         snapshots.prune_versions(memtable.versions.get(version));
-        // Until the batch is visible, new snapshots read the replaced version, so the call above
-        // mostly stops at this version. Older versions are mostly not read any more; the call below
-        // unlinks them.
+        // The call above mostly unlinks nothing, because it stops at the version `before`: until
+        // the batch is visible, new snapshots read that one. The versions before it are mostly not
+        // read any more; the call below unlinks them.
         snapshots.prune_versions(memtable.versions.get(before));
         node[NODE_NEWEST].store(version, Ordering::Release);
     }
@@ -193,8 +194,9 @@ struct OpenSequences<'a> {
 }
 
 impl OpenSequences<'_> {
-    /// Unlinks the versions before this one, up to the first that a snapshot reads. A reader that
-    /// is at an unlinked version can continue, because the unlinked version keeps its own link.
+    /// Unlinks the versions older than this one, newest first, and stops at the first one that a
+    /// snapshot reads. A reader that is at an unlinked version can continue, because the unlinked
+    /// version keeps its own link.
     fn prune_versions(&self, version: &Version) {
         let mut successor = load(version, VERSION_SEQUENCE);
         let mut older = load(version, VERSION_OLDER);

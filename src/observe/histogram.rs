@@ -45,7 +45,7 @@ impl Histogram {
 
     pub fn record(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(LONGEST_NANOS).min(LONGEST_NANOS);
-        // In range: cannot fail.
+        // Cannot fail, because `nanos` is at most `LONGEST_NANOS`.
         let _ = self.buckets.increment(nanos);
         #[cfg(feature = "metrics")]
         self.facade.record(took.as_secs_f64());
@@ -121,7 +121,7 @@ impl<'de> Deserialize<'de> for LatencyHistogram {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut latency = Self::default();
         for (nanos, times) in Vec::<(u64, u64)>::deserialize(deserializer)? {
-            // In range: cannot fail.
+            // Cannot fail, because no value is above `LONGEST_NANOS`.
             let _ = latency.0.add(nanos.min(LONGEST_NANOS), times);
         }
         Ok(latency)

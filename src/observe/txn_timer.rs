@@ -9,7 +9,7 @@ use std::time::Duration;
 /// A phase of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxnPhase {
-    /// Reads of rows, if reads are timed.
+    /// Reads of rows; measured only with the option `track_read_timing`.
     Read,
     /// From the start of a commit, or of a large transaction's batch, until its changes are
     /// applied.

@@ -46,8 +46,9 @@ impl RowBloomFilter {
     }
 }
 
-/// The bits of a hash, by double hashing from its two halves (Kirsch and Mitzenmacher). `words`
-/// must be a power of two, so that the mask yields every bit.
+/// The indices of a hash's bits in a level of `words` words, by double hashing from the two halves
+/// of the hash (Kirsch and Mitzenmacher). `words` must be a power of two, because the indices are
+/// masked.
 fn bits(hash: u64, words: usize) -> impl Iterator<Item = usize> {
     let mask = words as u64 * 64 - 1;
     let step = hash.rotate_left(32) | 1;

@@ -54,8 +54,8 @@ const RANGE_COMMITS_MAX: usize = 8;
 pub struct ConflictSet {
     secrets: RapidSecrets,
     slots: Box<[CacheSlot]>,
-    /// Lock-only commits of rows that were evicted from their slots, by the rows' hashes. The map
-    /// has at most as many entries as there are slots.
+    /// Lock-only commits that have lost their slot to another row, or did not get it, by the rows'
+    /// hashes. The map has at most as many entries as there are slots.
     lock_only: HashMap<u64, Timestamp>,
     /// The newest lock-only commit that was removed from `lock_only`.
     lock_only_low_water: Timestamp,
@@ -89,8 +89,8 @@ struct RangeCommit {
 pub enum LastCommit {
     /// At or before the timestamp.
     NotAfter,
-    /// After the timestamp, at the returned timestamp. At or below the low water of lock-only
-    /// commits it is only an upper bound, for any row, and the conflict may be spurious.
+    /// After the timestamp, at the returned timestamp. If this is the low water of lock-only
+    /// commits, the commit may be another row's, and the conflict spurious.
     After(Timestamp),
     /// Not in memory: the row must be read.
     Unknown,
@@ -98,8 +98,8 @@ pub enum LastCommit {
 
 impl ConflictSet {
     /// A set with at least this many slots, and at least one. Rows are identified by 64-bit hashes.
-    /// A collision can hide a lock-only commit, so the seed must be secret from clients that choose
-    /// keys.
+    /// If two rows have the same hash, a commit of one can replace a lock-only commit of the other,
+    /// and hide it. So the seed must be secret from clients that choose keys.
     pub fn new(slots: usize, seed: u64) -> Self {
         let secrets = RapidSecrets::seed(seed);
         let slots = vec![CacheSlot::default(); slots.next_power_of_two()].into();
@@ -141,7 +141,8 @@ impl ConflictSet {
         }
     }
 
-    /// The newest commit of many rows that may include this row.
+    /// The newest of the range commits that may include this row: those whose range does, and all
+    /// that were removed from `range_commits`.
     fn low_water_of(&self, row: &RowKey) -> Timestamp {
         let includes = |range: &&RangeCommit| (&range.lowest..=&range.highest).contains(&row);
         self.range_commits.iter().filter(includes).map(|range| range.committed).fold(self.low_water, Timestamp::max)
@@ -324,8 +325,9 @@ mod tests {
         }
         for number in 1..=12 {
             assert_eq!(memory.check(&row(&number.to_string()), ts(number - 1)), LastCommit::After(ts(number)));
-            // At the timestamp of its only commit the row has no conflict, so `After` would be
-            // wrong. `Unknown` is legal, because the slot's low water may be higher.
+            // The row's only commit is at `number`, so for a transaction that reads at `number` the
+            // answer `After` would be wrong. `Unknown` is allowed: another row may be in the slot,
+            // and the slot's low water may be higher.
             assert!(!matches!(memory.check(&row(&number.to_string()), ts(number)), LastCommit::After(_)));
         }
         assert!(!matches!(memory.check(&row("another"), ts(0)), LastCommit::After(_)));

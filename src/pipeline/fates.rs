@@ -1,7 +1,7 @@
 //! The table of fates: the status of finished transactions that may still have locks.
 //!
-//! The rows are authoritative. For transactions that this process has finished, the table saves the
-//! read of the primary. A committed transaction with locks left, and a rolled-back large
+//! The rows are authoritative. With the table, the primary of a transaction that this process has
+//! finished need not be read. A committed transaction with locks left, and a rolled-back large
 //! transaction, have an entry from their end until their last lock is removed. The entry of a
 //! committed transaction is made before a view that shows the commit is published. So every view
 //! that is published while locks are left, and shows the commit, checks locks.
@@ -87,8 +87,8 @@ impl TxnFates {
         self.unfinished.lock().insert(start_ts, Unfinished { committed: Some(commit_ts), cleanup: None });
     }
 
-    /// Queues the lock cleanup of a large transaction that was rolled back, or is
-    /// [committed](Self::committed).
+    /// Queues the lock cleanup of a large transaction that was rolled back, or that
+    /// [`committed`](Self::committed) has added.
     pub fn schedule_cleanup(&self, cleanup: LockCleanup) {
         let entry = Unfinished { committed: cleanup.committed, cleanup: Some(cleanup) };
         let start_ts = entry.cleanup.as_ref().map_or(Timestamp::ZERO, |cleanup| cleanup.txn.start_ts);

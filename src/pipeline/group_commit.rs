@@ -290,8 +290,9 @@ impl GroupCommit {
             crash_point!(CommitTs);
             batch.set_commit_ts(ts);
         }
-        // A proven batch will be applied, so it is recorded now, and the next submission is checked
-        // against it. A batch that needs a read is recorded once it is applied.
+        // If the engine has nothing left to check, the batch will be applied. So it is recorded
+        // now, and the next submission is checked against it. A batch that needs a read is recorded
+        // once it is applied.
         if !needs_read {
             memory.note_written(&batch, kind, commit_ts);
         }
@@ -313,7 +314,8 @@ impl GroupCommit {
             crash_point!(GroupWritten);
             let newest = self.note_results(memory, group, &results);
             let now = self.parts.env.elapsed();
-            // A group without commits uses no timestamps, and must not cause a sync.
+            // Without commits, mostly no view is published. Such a group uses up no timestamps, so
+            // it must not cause the sync that extends their reservation.
             if self.parts.views.publish(newest, now)? {
                 self.parts.timestamps.request_reservation();
             }

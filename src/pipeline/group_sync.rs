@@ -176,9 +176,10 @@ impl GroupSync {
         durable
     }
 
-    /// Returns once everything written before this call is durable, metadata included. This sync,
-    /// like all others, never runs concurrently with another one: if one of two concurrent syncs
-    /// failed, it could lose pages that the other then reports as durable.
+    /// Returns once everything written before this call is durable, also what has no timestamp,
+    /// such as the safe point. This sync, like all others, never runs concurrently with another
+    /// one: if one of two concurrent syncs failed, it could lose pages that the other then reports
+    /// as durable.
     pub fn sync_now(&self) -> Result<()> {
         self.parts.failure.check_open()?;
         self.join_sync(Timestamp::MAX).map_or(Ok(()), |role| self.run_role(role))?;

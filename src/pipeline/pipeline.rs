@@ -144,8 +144,8 @@ impl Pipeline {
         self.commits.submit(submission, timer)
     }
 
-    /// Applies changes that belong to no running transaction. Only their preconditions can reject
-    /// them, and no sync is made for them.
+    /// Applies changes that belong to no running transaction. They depend on their preconditions,
+    /// but on no fence or other condition of a transaction, and no sync is made for them.
     pub fn submit_internal(&self, changes: Vec<RowChange>, kind: SubmissionKind) -> Result<SubmitResult> {
         let (batch, conditions) = (changes.into(), Arc::default());
         self.submit(Submission { batch, kind, durable: false, conditions, attempt: None }, &TxnTimer::default())
@@ -191,7 +191,7 @@ impl Pipeline {
     }
 
     /// Records that no lock of an earlier incarnation is left. To be called after the writes that
-    /// removed these locks have returned.
+    /// removed these locks have returned: views opened from here on do not look for such locks.
     pub fn clear_orphans(&self) -> Result<()> {
         self.fates.clear_orphans();
         // Makes the leader publish a view that needs no lock checks.

@@ -54,7 +54,7 @@ pub struct Facts {
     pub first_ts: Timestamp,
     /// Whether locks of an earlier incarnation may be left.
     pub may_have_orphans: bool,
-    /// The newest visible commit. Only a mutant uses it.
+    /// Timestamp of the newest visible commit. Only a mutant uses it.
     pub visible_ts: Timestamp,
 }
 
@@ -64,7 +64,7 @@ pub enum Precheck {
     Proven,
     /// The engine must check the preconditions that are left.
     NeedsRead,
-    /// A precondition, or a condition of the transaction, does not hold.
+    /// A precondition does not hold, or one of the transaction's [`CommitConditions`] does not.
     Reject(Rejection),
 }
 
@@ -75,8 +75,8 @@ impl LeaderMemory {
         Self { row_locks: HashMap::new(), large_txns: HashMap::new(), conflict_set: ConflictSet::new(rows, seed) }
     }
 
-    /// Checks the conditions of the transaction, then the preconditions of the submission. Removes
-    /// the preconditions that are proven.
+    /// Checks the transaction's [`CommitConditions`], then the submission's preconditions on rows.
+    /// Removes the preconditions that are proven.
     pub fn precheck(&self, submission: &mut Submission, fences: &InFlightFences, facts: Facts) -> Precheck {
         let CommitConditions { keyspaces, read_view, .. } = &*submission.conditions;
         if let Some(dropped) = keyspaces.iter().find(|keyspace| keyspace.is_dropped()) {
@@ -94,8 +94,9 @@ impl LeaderMemory {
             RowBatch::Changes(changes) => checker.check_changes(changes),
             RowBatch::OnePhaseWrites(writes) => match checker.check_one_phase(writes) {
                 Precheck::NeedsRead => {
-                    // The preconditions are checked again row by row, so that the engine reads only
-                    // the rows that memory cannot decide.
+                    // Memory cannot decide some row. So each row gets preconditions of its own, and
+                    // is checked again: the engine then reads only the rows that memory cannot
+                    // decide.
                     let mut changes = submission.batch.changes().into_owned();
                     let checked = checker.check_changes(&mut changes);
                     submission.batch = RowBatch::Changes(changes);
@@ -159,8 +160,9 @@ impl LeaderMemory {
                     self.row_locks.remove(&change.row);
                 }
             }
-            // The last roll-forward also deletes the transaction record at the primary. That change
-            // keeps the write column, but is not a lock-only commit of the row.
+            // A change that writes no version is a lock-only commit, with one exception: the last
+            // roll-forward also has a change that only deletes the transaction record at the
+            // primary.
             let lock_only = change.write == CellChange::Keep;
             if let Some(ts) = commit_ts
                 && change.txn_record != CellChange::Delete
@@ -187,7 +189,8 @@ struct Prechecker<'a> {
 }
 
 impl Prechecker<'_> {
-    /// All rows have the same preconditions, which are proven for all rows or for none.
+    /// Checks the two preconditions that every row of a one-phase commit has. Removes them if they
+    /// are proven for all rows; otherwise removes none.
     fn check_one_phase(&self, versions: &mut OnePhaseWrites) -> Precheck {
         let Some(ts) = versions.no_commit_after else { return Precheck::Proven };
         for row in versions.writes.keys() {
@@ -237,13 +240,13 @@ impl Prechecker<'_> {
             Precondition::LockUnchanged(version) => match memory.row_locks.get(row) {
                 Some(found) if *found == version => PreconditionCheck::Holds,
                 Some(found) => PreconditionCheck::Fails(Rejection::LockConflict(row.clone(), Some(*found))),
-                // Not in the map: the row has an orphan lock, the lock of a large transaction, or
-                // none.
+                // Not in `row_locks`: the row has an orphan lock, the lock of a large transaction,
+                // or none.
                 None => PreconditionCheck::Unknown,
             },
-            // For GC the engine checks the newest version on disk, because the conflict set would
-            // also report lock-only commits, which leave no version.
             Precondition::NoCommitAfter(_) if mutated!(SkipConflictCheck) => PreconditionCheck::Holds,
+            // For GC the engine reads the row: the conflict set also reports lock-only commits,
+            // which must not keep GC from removing a tombstone.
             Precondition::NoCommitAfter(_) if kind == SubmissionKind::Gc => PreconditionCheck::Unknown,
             Precondition::NoCommitAfter(ts) if mutated!(VisibleTakenForNewest) && facts.visible_ts <= ts => {
                 PreconditionCheck::Holds
@@ -255,8 +258,9 @@ impl Prechecker<'_> {
                 }
                 LastCommit::Unknown => PreconditionCheck::Unknown,
             },
-            // Only the owner finishes a transaction of this incarnation, and sends no request for
-            // it afterwards. So the transaction has no record yet, and is above the safe point.
+            // If the transaction is of this incarnation, both hold. The safe point is never above
+            // `first_ts`. Only the owner ends the transaction, and sends no request for it
+            // afterwards, so it has no record yet.
             Precondition::NoTxnRecord(start_ts) | Precondition::SafePointAtMost(start_ts) => {
                 unless(start_ts < facts.first_ts)
             }

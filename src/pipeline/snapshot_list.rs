@@ -23,7 +23,8 @@ pub struct SnapshotList {
     current: VecDeque<SnapshotEntry>,
     /// Historical views, in the order in which they were added.
     historical: VecDeque<SnapshotEntry>,
-    /// Number of entries at which inactive ones are removed.
+    /// Once both lists together have this number of entries, and at least `PRUNE_MIN`, inactive
+    /// ones are removed before the next view is added.
     prune_at: usize,
 }
 
@@ -85,7 +86,7 @@ impl SnapshotList {
     }
 
     /// Expires the views that were replaced or, if historical, added before the time `before`.
-    /// Returns how many of them had not expired yet.
+    /// Returns how many of them this call has expired.
     pub fn expire(&self, before: Duration) -> usize {
         let mut ended = 0;
         for views in [&self.current, &self.historical] {

@@ -29,7 +29,8 @@ pub enum SubmissionKind {
     /// Records that a rolled-back large transaction has no lock left.
     FinishRollback { start_ts: Timestamp },
     /// Removes versions and tombstones that no snapshot needs. The engine always checks
-    /// `NoCommitAfter` by reading the row, because the leader's memory also has lock-only commits.
+    /// `NoCommitAfter` by reading the row: the leader's memory also counts lock-only commits, which
+    /// must not keep GC from removing a tombstone.
     Gc,
     /// Other changes, which commit nothing, such as prewrites.
     NoCommit,
@@ -67,9 +68,9 @@ pub enum SubmitResult {
 /// Why a submission was rejected.
 #[derive(Debug)]
 pub enum Rejection {
-    /// The row was committed after the snapshot of the transaction, at this timestamp. At or
-    /// below the low water of lock-only commits it is only an upper bound, for any row, and the
-    /// conflict may be spurious.
+    /// The row was committed after the snapshot of the transaction, at this timestamp. Or the
+    /// conflict set has removed a lock-only commit newer than the snapshot: then any row conflicts,
+    /// perhaps without need, and this is the timestamp of the newest one removed.
     WriteConflict(RowKey, Timestamp),
     /// Another transaction has locked the row, or the row's lock is not the one that the change
     /// expects. The second field is the version of the lock that was found.

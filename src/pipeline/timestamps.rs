@@ -56,8 +56,8 @@ impl Timestamps {
     }
 
     /// Keeps timestamps from lagging behind the wall clock: see [`LocalOracle::track_wall_clock`].
-    /// If the clock has passed the reservation, as after a pause, the next timestamp, mostly that
-    /// of a begin, waits for one more sync, which extends the reservation.
+    /// If the clock has passed the end of the reservation, as after a pause, the next call for a
+    /// timestamp then waits until a sync has extended the reservation.
     pub fn track_wall_clock(&self) {
         self.oracle.track_wall_clock();
     }

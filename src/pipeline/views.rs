@@ -96,7 +96,7 @@ impl Views {
     }
 
     /// Expires the views that were replaced or, if historical, opened longer ago than `age`.
-    /// Returns how many of them had not expired yet.
+    /// Returns how many of them this call has expired.
     pub fn expire(&self, age: Duration) -> usize {
         self.snapshots.lock().expire(self.env.elapsed().saturating_sub(age))
     }

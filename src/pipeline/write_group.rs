@@ -44,10 +44,10 @@ impl WriteGroup {
             match commit_ts.filter(|_| applied && kind.commits()) {
                 Some(ts) => {
                     if fences.any_buffered() {
-                        // After `on_visible`, the next holder of the named lock may have its grant,
-                        // and may depend on this commit before any sync and before the committer
-                        // gets its reply. So durable snapshots must include the commit from here
-                        // on.
+                        // Once `on_visible` is called, the next holder of the named lock may get
+                        // its grant and depend on this commit, before any sync and before the
+                        // committer gets its reply. So durable snapshots must include the commit
+                        // from here on.
                         views.note_acked(ts);
                     }
                     fences.on_visible(ts);

@@ -91,8 +91,8 @@ pub fn check_txn_status(primary: &RowState, request: &CheckTxnStatus) -> Result<
         None => {}
     }
     let Some(lock) = own_lock(primary, txn) else {
-        // Below the safe point all locks of the transaction are resolved and its records may be
-        // deleted.
+        // Below the safe point, a transaction's locks are all resolved and its records may be
+        // deleted, so the row need not show its status any more.
         if txn.start_ts < primary.safe_point {
             return Err(StepError::BelowSafePoint(primary.safe_point));
         }
@@ -116,8 +116,8 @@ pub fn check_txn_status(primary: &RowState, request: &CheckTxnStatus) -> Result<
             }
             let mut change = RowChange::new(request.row.clone(), txn.start_ts);
             change.preconditions = [Precondition::LockUnchanged(lock.version())].into();
-            // The lock is pushed to `current_ts`. This timestamp was drawn for the check, so no
-            // transaction began at it, and the owner may commit at it.
+            // The owner may commit at the timestamp to which its lock is pushed. So this is
+            // `current_ts`, which was drawn for this check alone: no transaction began at it.
             change.lock = CellChange::Put(Lock { min_commit_ts: current_ts.max(read_ts.next()), ..lock.clone() });
             Ok(Step::Apply(change, TxnStatus::Pending))
         }

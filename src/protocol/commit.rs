@@ -35,8 +35,9 @@ pub struct CommitRow {
     pub keep_txn_record: bool,
     /// Whether the replaced version is kept as history.
     pub keep_old_version: bool,
-    /// Whether every row stores a transaction record, and a lock-only commit is recorded in the
-    /// write column. Set on a shared engine, where no process has all commits in memory.
+    /// Whether this row stores a transaction record even if it is a secondary, and a lock-only
+    /// commit is recorded in the write column. Set on a shared engine, where no process has all
+    /// commits in memory.
     pub record_lock_only: bool,
 }
 
@@ -57,8 +58,8 @@ pub fn commit(row: &RowState, request: &CommitRow) -> Result<Step<Timestamp>, St
             _ => Err(StepError::AlreadyRolledBack),
         };
     };
-    // A lock beside a commit record of its transaction is a leftover: the timestamp of the record
-    // is valid.
+    // If the row has a commit record of the transaction beside the lock, the record's timestamp is
+    // valid, not the request's.
     let commit_ts = match outcome {
         Some(TxnRecord::Committed(commit_ts)) => commit_ts,
         _ => request.commit_ts,

@@ -35,7 +35,7 @@ pub struct GcRequest {
 pub struct OldVersion {
     /// Its commit timestamp.
     pub commit_ts: Timestamp,
-    /// The `start_ts` of the data cell, if the value is out of line.
+    /// The `start_ts` in the key of its data cell, if the value is out of line.
     pub data_start_ts: Option<Timestamp>,
 }
 

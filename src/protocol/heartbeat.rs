@@ -18,8 +18,8 @@ pub struct Heartbeat {
     pub ttl_ms: u64,
 }
 
-/// Extends the lock's time to live, and never shortens it. Returns the one that the lock then has,
-/// in milliseconds after `start_ts`.
+/// Extends the lock's time to live, and never shortens it. Returns the resulting time to live, in
+/// milliseconds after `start_ts`.
 pub fn heartbeat(row: &RowState, request: &Heartbeat) -> Result<Step<u64>, StepError> {
     let Some(lock) = own_lock(row, request.txn) else {
         return Err(match recorded_status(row, request.txn) {

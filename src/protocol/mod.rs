@@ -71,8 +71,9 @@ pub enum StepError {
     AlreadyCommitted(Timestamp),
     /// The transaction is rolled back.
     AlreadyRolledBack,
-    /// A prewrite finds its lock with a newer write of the same transaction; or a commit finds its
-    /// lock gone and a newer version, which leaves the transaction's status unknown.
+    /// A prewrite finds that a later write of its own transaction has already locked the row; or a
+    /// commit finds its lock gone and a newer version, which leaves the transaction's status
+    /// unknown.
     StaleRequest,
     /// The commit timestamp is too low: it must be at least this.
     CommitTsTooLow(Timestamp),

@@ -20,7 +20,7 @@ pub struct OnePhase<'a> {
     pub txn: TxnId,
     /// The transaction's snapshot; any newer version is a conflict.
     pub read_ts: Timestamp,
-    /// The commit timestamp. A pipeline that allocates the timestamp later sets it in the change.
+    /// The commit timestamp, or a placeholder that the pipeline later replaces in the change.
     pub commit_ts: Timestamp,
     /// What the transaction does to the row.
     pub mutation: &'a Mutation,

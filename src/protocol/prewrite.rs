@@ -33,7 +33,8 @@ pub struct Prewrite {
     pub primary: RowKey,
     /// What the transaction does to the row.
     pub mutation: Mutation,
-    /// Number of this write among the transaction's writes of this row.
+    /// Number of this write, counted from 1 over the transaction's writes of this row. A request
+    /// that is delivered twice has the same number.
     pub write_seq: u32,
     /// See [`Lock::ttl_ms`].
     pub ttl_ms: u64,

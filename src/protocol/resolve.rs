@@ -29,7 +29,8 @@ pub fn resolve(row: &RowState, request: &Resolve) -> Result<Step<()>, StepError>
     match request.status {
         TxnStatus::Pending => Ok(Step::Done(())),
         TxnStatus::RolledBack => rollback_by_resolver(row, &Rollback { row: key, txn }),
-        // Another resolver was first; later transactions may have written the row since.
+        // Another resolver was first. `commit` is not called: if a later transaction has written
+        // the row since, it would return `StaleRequest`.
         TxnStatus::Committed(_) if own_lock(row, txn).is_none() => Ok(Step::Done(())),
         TxnStatus::Committed(commit_ts) => {
             let &Resolve { keep_old_version, record_lock_only, .. } = request;

@@ -82,9 +82,9 @@ impl Builder {
     /// need to undo writes. The size is that of the keys and values in bytes, plus 64 for each row.
     /// From 64 KiB to 1 GiB; default: 64 MiB.
     ///
-    /// A row counts as a whole, so a limit below 32 MiB also limits values. A write beyond the
-    /// limit returns [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) and leaves the transaction
-    /// as it was.
+    /// Each value counts in full, so a limit below 32 MiB, the maximum size of a value, also limits
+    /// values. A write beyond the limit returns [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge)
+    /// and leaves the transaction as it was.
     pub fn max_transaction_bytes(mut self, bytes: usize) -> Self {
         self.options.max_transaction_bytes = bytes;
         self
@@ -96,10 +96,10 @@ impl Builder {
     /// [`Builder::max_transaction_bytes`], there are no large transactions, and a transaction above
     /// that limit is refused. No effect on a shared engine. Default: 32 MiB.
     ///
-    /// A transaction below this size is written in one batch. The batch takes about four times the
-    /// transaction's size in memory, and all other commits wait for it: about 0.1 s for 32 MiB in
-    /// rows of 100 bytes. A large transaction takes about five times as long, and lets other
-    /// commits proceed after every 1,024 rows.
+    /// A transaction below this size is written in one batch. The batch needs memory of about four
+    /// times the transaction's size, and all other commits wait for it: about 0.1 s for 32 MiB in
+    /// rows of 100 bytes. To write the same rows as a large transaction takes about five times as
+    /// long, but other commits can proceed after every 1,024 rows.
     pub fn large_transaction_bytes(mut self, bytes: usize) -> Self {
         self.options.large_transaction_bytes = bytes;
         self
@@ -214,8 +214,8 @@ impl Builder {
     /// The rest is for several concurrent transactions, for RocksDB's metadata of open files (a few
     /// KiB for each table of 64 MiB), and for the allocator. This size is a budget, not a hard
     /// limit: a row's value, up to 32 MiB, is in memory as a whole while it is read or written. A
-    /// transaction above [`Builder::max_transaction_bytes`] is refused. Each snapshot of a
-    /// different state takes about 1 KiB. For the actual use see
+    /// transaction above [`Builder::max_transaction_bytes`] is refused. Open snapshots take about
+    /// 1 KiB for each distinct state that they show. For the actual use see
     /// [`Store::engine_stats`](crate::store::Store::engine_stats).
     pub fn memory_budget(mut self, bytes: usize) -> Self {
         let write_buffers_most = option_ranges::WRITE_BUFFER_BYTES.max.and_then(|most| usize::try_from(most).ok());
@@ -290,9 +290,10 @@ impl Builder {
     /// The store continues with the commits from before the damage. All later commits are lost,
     /// though some may still be intact in the log. The damaged segment and all later segments are
     /// quarantined as `wal/lost-…` in the directory.
-    /// [`Store::data_losses`](crate::store::Store::data_losses) returns the loss if its text file,
-    /// `wal/lost-….txt`, exists at the opening. A backup or [`Builder::repair`] may be the better
-    /// choice. A [read-only](Builder::read_only) open changes nothing, so it accepts no loss.
+    /// [`Store::data_losses`](crate::store::Store::data_losses) lists the loss until its text file,
+    /// `wal/lost-….txt`, is deleted and the store reopened. A backup or [`Builder::repair`] may be
+    /// the better choice. A [read-only](Builder::read_only) open changes nothing, so it accepts no
+    /// loss.
     pub fn accept_data_loss(mut self, fingerprint: u64) -> Self {
         self.options.accept_data_loss = Some(fingerprint);
         self

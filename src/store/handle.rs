@@ -18,7 +18,8 @@ use crate::store::named_locks::state::NamedLocks;
 use crate::store::options::Options;
 use crate::store::read::row_reader::RowReader;
 
-/// The next instance id: a number for each store that this process opens.
+/// The instance id of the next store that this process opens. Each opened store gets an id of its
+/// own.
 static NEXT_INSTANCE_ID: AtomicU64 = AtomicU64::new(0);
 
 pub(in crate::store) fn next_instance_id() -> u64 {
@@ -102,7 +103,7 @@ impl Store {
         Self { inner, _open: None }
     }
 
-    /// [`Store::unowned`] of this store.
+    /// A handle of this store that does not keep the store open.
     pub(crate) fn background_handle(&self) -> Self {
         Self::unowned(Arc::clone(&self.inner))
     }

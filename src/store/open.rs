@@ -28,8 +28,8 @@ use crate::store::read::row_reader::RowReader;
 impl Builder {
     /// Opens the store in a directory. If the directory is missing or empty, a new store is
     /// created, unless the store is opened [read-only](Builder::read_only). A directory can be open
-    /// in one `Store` at a time, whatever the process, or in several
-    /// [read-only](Builder::read_only) ones.
+    /// in one `Store` that writes or in several [read-only](Builder::read_only) ones, counted over
+    /// all processes.
     ///
     /// Opening reads the part of the write-ahead log that is not flushed to the tables;
     /// [`Builder::write_buffer_bytes`] bounds the size of that part. Opening does not resolve the

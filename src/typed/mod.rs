@@ -96,7 +96,8 @@ impl Keyspace {
     }
 }
 
-/// A source of reads: a [`Snapshot`], a [`Txn`], or a [`Store`], which reads the newest state.
+/// A source of reads: a [`Snapshot`], a [`Txn`], or a [`Store`], which takes a new snapshot for
+/// each call.
 pub trait Readable: sealed::Read {}
 
 impl Readable for Snapshot {}

@@ -46,16 +46,18 @@ pub enum WalError {
 /// Acknowledged frames that are missing or cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataLoss {
-    /// The segment with the break, or the missing segment.
+    /// The segment with the break. If recovery could not read any segment: the missing one or, if
+    /// none is missing, the oldest.
     pub segment: String,
-    /// Offset of the break in the segment, in bytes.
+    /// Offset of the break in that segment, in bytes; 0 if recovery could not read any segment.
     pub offset: u64,
     /// Sequence of the first missing frame.
     pub first_missing: u64,
     /// The highest sequence that is proven to have been durable. If it is at or above
-    /// `first_missing`, durable frames from there up to it are lost. If it is below, needed
-    /// segments are missing or have no valid header, or the log ends before what the tables have;
-    /// nothing proves which of the missing frames were durable.
+    /// `first_missing`, the frames from `first_missing` up to it were durable and are lost. If it
+    /// is below, it is unknown which missing frames were durable: the loss is reported because a
+    /// needed segment is missing or has no valid header, or because the log ends below the flushed
+    /// sequence of the tables.
     pub durable_sequence: u64,
     /// Valid frames beyond the break. They cannot be applied without the missing frames before
     /// them.

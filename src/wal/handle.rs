@@ -1,5 +1,5 @@
-//! The shared half of the log: the written and the durable sequence, and the syncs that advance the
-//! durable one.
+//! What the log's writer shares with other threads: the written and the durable sequence, and the
+//! syncs that advance the durable one.
 //!
 //! A sync first reads the written sequence, then syncs the files that have frames up to this
 //! sequence, older files first, and then publishes the sequence as durable. If the written sequence
@@ -41,7 +41,8 @@ pub(super) struct WalShared<D: Disk> {
     files: Mutex<SegmentFiles<D::File>>,
     /// Serializes syncs.
     syncing: Mutex<()>,
-    /// The segment that the next rotation begins. Locked while its file is created.
+    /// The segment that the next rotation begins. Locked while its file is created, so that two
+    /// threads do not both create it.
     next: Mutex<NextSegment<D::File>>,
 }
 

@@ -21,7 +21,7 @@ use crate::disk::{Disk, DiskFile};
 pub struct TailScan {
     /// The highest durable sequence that these frames and headers carry.
     pub durable: u64,
-    /// Number of the frames that are at or above the first missing sequence.
+    /// Number of the valid frames whose sequence is at or above that of the first missing frame.
     pub frames: u64,
     /// The bytes of these frames.
     pub bytes: u64,
@@ -67,9 +67,9 @@ impl TailScan {
     fn scan_file(&mut self, file: &impl DiskFile, header: &SegmentHeader, from: u64, missing: u64) -> io::Result<()> {
         let mut frames = FrameReader::new(file, header.salt, None)?;
         let mut offset = from;
-        // The file's length bounds the number of its frames, and so their sequences. Without this
-        // bound, most numbers in a payload could pass for a frame header, and each such header
-        // would cost a checksum over the length that it claims.
+        // The length of the file limits how many frames it can have, and so which sequences occur.
+        // Without this limit, most numbers in a payload could pass for a frame's sequence, and for
+        // each the reader might compute a checksum over the length that the supposed header has.
         let most = file.len()? / FRAME_HEADER_BYTES as u64;
         let sequences = header.first_sequence..=header.first_sequence.saturating_add(most);
         while let Some((start, frame)) = frames.find_next_valid(offset, sequences.clone())? {

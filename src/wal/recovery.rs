@@ -2,8 +2,9 @@
 //!
 //! The newest segment with a valid header is the head of a chain. The chain is followed from each
 //! segment to its predecessor, until a segment begins at or below the first sequence that the
-//! tables lack. If the chain leads to a segment whose header is torn, a crash has broken the log at
-//! that segment: the head is then the newest of the older segments that have a valid header.
+//! tables lack. If the chain leads to a segment whose header is torn, a crash has broken the log
+//! there. This chain is then given up for another one: its head is the newest segment with a valid
+//! header among those older than the torn one.
 //!
 //! Then the frames are read, from the oldest segment of the chain on, each segment up to the end
 //! that the next segment's header names. Reading stops at the *break*, the first place where no
@@ -48,15 +49,17 @@ pub struct Recovered {
 #[derive(Debug, Default)]
 struct Chain {
     headers: Vec<SegmentHeader>,
-    /// A needed segment whose file is missing; or the oldest segment of a chain, if that segment
-    /// has no predecessor and begins after the first sequence that the tables lack.
+    /// Set if a chain failed because the file of a segment is missing: the number of that segment.
+    /// Set, too, if a chain's oldest segment begins after the first sequence that the tables lack,
+    /// but names no predecessor: the number of that oldest segment.
     missing: Option<u64>,
 }
 
 impl Chain {
-    /// Finds the newest chain that leads back far enough. A chain fails at a segment that has no
-    /// valid header, or that begins too late and has no predecessor. Then the next chain is tried:
-    /// its head is the newest of the older segments that have a valid header.
+    /// Finds the newest chain that leads back to the first sequence that the tables lack. A chain
+    /// fails at a segment that has no valid header, or that begins after this sequence and has no
+    /// predecessor. Then the next chain is tried: its head is the newest segment with a valid
+    /// header among those older than the segment at which the chain failed.
     fn find(headers: &BTreeMap<u64, SegmentHeader>, names: &SegmentList, flushed_sequence: u64) -> Self {
         let mut missing_segment = None;
         let mut bound = u64::MAX;
@@ -169,9 +172,9 @@ impl Recovered {
         self.lost.as_ref()
     }
 
-    /// The end that the next segment continues. Segments without frames are skipped, so that no
-    /// chain needs them: if a process ended while it created its first segment, the name of that
-    /// segment may not be durable, and a power cut may remove the segment.
+    /// The end that the new segment will name as its predecessor. Segments without frames are
+    /// skipped, so that no chain needs them: if a process ended while it created its first segment,
+    /// the name of that segment may not be durable, and a power cut may remove the segment.
     pub(super) fn log_end(&self) -> Option<SegmentEnd> {
         let filled = self.segments.iter().rev().find(|link| link.end.last_sequence >= link.header.first_sequence);
         filled.map(|link| link.end).or_else(|| self.segments.first()?.header.predecessor)

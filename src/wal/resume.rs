@@ -113,8 +113,8 @@ fn rewrite_tail<D: Disk>(disk: &D, link: &RecoveredSegment, durable: u64) -> Res
 
 fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Result<(), WalError> {
     let beyond = (Bound::Excluded(kept), Bound::Unbounded);
-    // If a loss is accepted, the segments after the one with the break have been renamed, so only
-    // the segment with the break and earlier ones can be removed here.
+    // If a loss is accepted, the quarantine has renamed the segments after the one with the break.
+    // Then only segments up to that one are still there to be removed.
     let renamed = recovered.data_loss().and(Some(recovered.segments.last().map_or(0, |link| link.header.number)));
     let mut removed = false;
     for number in recovered.names.segments.range(beyond) {

@@ -177,7 +177,7 @@ pub fn preallocate(file: &impl DiskFile, from: u64, reach: u64) -> io::Result<u6
     let end = (reach / PREALLOCATION_BYTES).saturating_add(1).saturating_mul(PREALLOCATION_BYTES);
     let mut offset = from;
     while offset < end {
-        // The first write ends at a block's end, so all others are whole blocks.
+        // Up to the end of the block. Only the first write can be shorter than a block.
         let bytes = BLOCK_BYTES - offset % BLOCK_BYTES;
         file.write_at(offset, &ZEROS[..usize::try_from(bytes).map_err(io::Error::other)?])?;
         offset += bytes;
@@ -189,8 +189,8 @@ pub fn segment_file_name(number: u64) -> String {
     format!("{number:0NAME_DIGITS$}{SUFFIX}")
 }
 
-/// The maximum number of a segment; a file with a greater one is not a segment. Opening
-/// fails if its new segment would have more than half of this number, so an incarnation cannot run
+/// The maximum number of a segment; a file with a greater one is not a segment. Opening fails if
+/// the number of its new segment would exceed half of this maximum, so an incarnation cannot run
 /// out of numbers.
 pub const SEGMENT_NUMBER_MAX: u64 = u64::MAX / 2;
 

@@ -66,7 +66,7 @@ impl<D: Disk> WalWriter<D> {
         self.end.last_sequence
     }
 
-    /// Bytes of the current segment.
+    /// Bytes of the current segment up to the end of its last frame.
     #[cfg(test)]
     pub fn segment_bytes(&self) -> u64 {
         self.end.offset
@@ -111,9 +111,9 @@ impl<D: Disk> WalWriter<D> {
 
     /// Ends the segment and starts the next one, with this salt.
     ///
-    /// The name of the next segment's file is durable by now, but the header need not be: no frame
-    /// of the next segment is acknowledged before the next sync, which covers both segments, the
-    /// older one first.
+    /// The name of the new segment's file is durable since the file was created. Its header is not
+    /// durable yet, and need not be: no frame of the new segment is acknowledged before the next
+    /// sync, which covers both segments, the older one first.
     pub fn rotate(&mut self, salt: u64) -> Result<(), WalError> {
         self.shared.ensure_ok()?;
         let (number, file) = self.shared.take_preallocated()?;

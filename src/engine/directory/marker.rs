@@ -5,10 +5,10 @@
 //! changes anything there. A process locks the file while it has the store open: exclusively, or
 //! shared with other readers.
 //!
-//! During creation the marker has another name. A directory that has only the other name never had
-//! acknowledged commits. So the next opening removes the files of the interrupted creation and
-//! starts again. If the directory has any file that creation does not make, the opening fails and
-//! removes nothing.
+//! During creation the marker has another name. If a directory has the marker only under that name,
+//! its creation was interrupted, and no commit was ever acknowledged. So the next opening removes
+//! the files of this creation and starts again. If the directory has any file that creation does
+//! not make, the opening fails and removes nothing.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -38,7 +38,7 @@ const WAL_ID_TEXT: &str = "wal ";
 /// RocksDB's file that names the current manifest.
 const ROCKSDB_CURRENT: &str = "CURRENT";
 
-/// Appended to an error about a directory that has data files.
+/// A hint at the repair, to be appended to an error if the directory has data files.
 fn repair_hint(path: &Path) -> String {
     let path = path.display();
     format!("; if this was a store, repair it into a new one: percolite repair {path} NEW, or Builder::repair")
@@ -92,9 +92,9 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
             reset_unfinished(path)?;
             return Ok(LockedDir { marker: file, identity: None });
         }
-        // If the other process had renamed the unfinished marker before `open`, then `open` has
-        // created that file again. Every process that has it open finds that the marker exists, and
-        // comes here; so each of them may remove it.
+        // The other process may have renamed the unfinished marker just before `open`, which then
+        // has created a new one. No process uses the new one: each that locks it finds that the
+        // marker exists, and comes here. So each of them may remove it.
         let _ = fs::remove_file(&unfinished);
     }
 }
@@ -209,8 +209,9 @@ fn sync_ancestors(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Re
     Ok(())
 }
 
-/// Errors that are ignored for ancestors above the parent: a directory that this process may not
-/// open or sync was not made for this store, so it needs no sync.
+/// Whether this error is ignored when an ancestor above the store's parent directory is synced: a
+/// directory that this process may not open or sync was not made for this store, so it needs no
+/// sync.
 fn is_tolerated(why: ErrorKind) -> bool {
     matches!(why, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::InvalidInput)
 }

@@ -200,8 +200,8 @@ impl Storage for DirectoryStorage {
     }
 
     /// Tables are immutable, so they are hard-linked. The copy gets its own, empty write-ahead log,
-    /// whose first frame will follow the flushed sequence of the tables. The marker is written
-    /// last, so that an interrupted copy is not a store.
+    /// whose first frame will have the sequence number after the tables' flushed sequence. The
+    /// marker is written last, so that an interrupted copy is not a store.
     fn checkpoint(&self, directory: &Path) -> Result<(), EngineError> {
         let failed =
             |why: String| EngineError::Io(format!("cannot make a checkpoint in {}: {why}", directory.display()));

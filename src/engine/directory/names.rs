@@ -1,4 +1,4 @@
-//! The parts of a store's directory.
+//! The names of the directories in a store's directory, and random numbers.
 
 use crate::env::{Env as _, SystemEnv};
 

@@ -37,8 +37,8 @@ pub struct Salvaged {
 /// See [`Salvaged`].
 pub type SalvagedStorage = LsmStorage<OsDisk, RocksStorage>;
 
-/// Opens what can be read of the directory. `scratch` is created if copies are needed, and must not
-/// exist.
+/// Opens what can be read of the directory. `scratch` must not exist; it is created if tables or
+/// the manifest must be copied.
 pub fn open(directory: &Path, scratch: &Path, setup: DirectoryOptions) -> Result<Salvaged, EngineError> {
     let tables_setup = setup.table_options()?;
     let marker = lock_for_repair(directory)?;

@@ -50,11 +50,11 @@ impl<S: Storage> LocalEngine<S> {
         Self { storage, exclusive, batch_rows_max, batch_bytes_max, page_limits: PageLimits::DEFAULT }
     }
 
-    /// Limits an atomic batch to `rows` rows, as other engines do. A store with exclusive use of
-    /// the engine needs a limit of at least two rows.
+    /// Limits an atomic batch to `rows` rows, as other engines do. A commit of more rows takes two
+    /// phases. If a crash interrupts the second phase, locks are left that must be rolled forward.
     ///
-    /// A commit of more rows takes two phases. If a crash interrupts the second phase, locks are
-    /// left that must be rolled forward.
+    /// A store with exclusive use of the engine needs a limit of at least two rows: in two phases,
+    /// the last batch has one more change, which deletes the transaction record.
     #[must_use]
     pub fn with_batch_rows_max(self, rows: usize) -> Self {
         Self { batch_rows_max: rows, ..self }

@@ -1,4 +1,4 @@
-//! A storage snapshot as an engine snapshot, and reading the columns of a row.
+//! An engine snapshot over a snapshot of the storage. Also reads a row from its columns.
 
 use std::ops::Bound;
 

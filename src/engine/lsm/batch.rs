@@ -1,4 +1,4 @@
-//! A batch: entries that are encoded directly into the buffer of their log frame.
+//! A batch of changes of cells. They are encoded directly into the buffer of the batch's log frame.
 
 use crate::engine::storage::{Batch, Column};
 use crate::memtable::{BatchEntry, Modification};

@@ -44,7 +44,7 @@ use crate::engine::storage::{Batch, Column, Storage};
 use crate::memtable::{Memtable, MemtableWriter};
 use crate::tunables::{STRIPES_MAX, TABLE_BATCH_BYTES};
 
-/// Snapshots of the tables at the ends of stripes, by sequence.
+/// Snapshots of the tables. The key is the sequence up to which a snapshot has all frames.
 type StripeSnapshots<V> = BTreeMap<u64, Arc<V>>;
 
 /// Called by the writer after each batch; returns whether the memtable was switched.
@@ -76,8 +76,8 @@ pub fn flush_all<D: Disk, T: Storage>(shared: &Shared<D, T>) -> Result<(), Engin
     loop {
         flush(shared, path)?;
         let mut writer = path.writer.lock();
-        // A writer may have switched the memtable since the flush. Then the new immutable memtable
-        // is flushed first.
+        // A writer may have switched the memtable between `flush` and the lock. Then the next round
+        // flushes this immutable memtable before another one can be made.
         if shared.state.lock().read_state.immutable.is_none() {
             switch_memtable(shared, path, &mut writer)?;
             break;
@@ -145,8 +145,8 @@ pub fn flush<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) ->
 }
 
 /// Replaces the read state for new snapshots, and that of each open snapshot that has a stripe or
-/// whose sequence is at or after `end`. Returns the replaced read states, to be dropped without the
-/// lock.
+/// whose sequence is at or after `end`. Returns the replaced read states, so that they are dropped
+/// only after the state is unlocked.
 fn install_read_state<D: Disk, T: Storage>(
     shared: &Shared<D, T>,
     stripes: &StripeSnapshots<T::Snapshot>,

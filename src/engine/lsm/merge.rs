@@ -1,4 +1,4 @@
-//! The cells of two memtables as one sequence, in key order.
+//! An iterator over the cells of two memtables, in key order.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;

@@ -20,8 +20,8 @@
 //! **A crash leaves a prefix of the batches.** The log is recovered as a prefix. The tables get
 //! whole memtables, and only frames that are durable in the log. The *flushed sequence* of the
 //! tables is a cell that the last batch of a flush writes, so an interrupted flush is repeated from
-//! the log. What a flush leaves in the tables depends on the log alone, so the repetition does no
-//! harm.
+//! the log. The repetition writes the same cells, or newer versions of them, over what the
+//! interrupted flush has left.
 //!
 //! **A memtable belongs to a segment of the log.** The memtable is switched where the log starts a
 //! new segment, and the segment is removed once the memtable is durable in the tables. Apart from

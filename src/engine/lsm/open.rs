@@ -99,8 +99,8 @@ fn replay_wal<D: Disk, T: Storage>(
 /// flush, returns a description of this flush; otherwise `None`.
 ///
 /// A flush writes only frames that are durable in the log. So a log that ends before the flush
-/// target has lost frames, of which the tables may have a part: no prefix of the log is a state to
-/// continue from.
+/// target has lost frames. The tables may have a part of the lost frames, and nothing can add the
+/// other part: there is no consistent state to continue from.
 fn describe_partial_flush<T: Storage>(tables: &T, last: u64) -> Result<Option<String>, EngineError> {
     let target = read_internal_u64(tables, FLUSH_TARGET_KEY)?;
     let part =

@@ -20,11 +20,12 @@ use crate::wal::{self, WalHandle, WalWriter};
 pub const FLUSHED_SEQUENCE_KEY: &[u8] = b"\0flushed sequence";
 
 /// The key of the flush target: the last sequence of the memtable whose flush began last. It is
-/// written when a flush begins, the flushed sequence when it ends. If they differ, the tables may
-/// have any part of the frames between them.
+/// written when a flush begins, the flushed sequence when it ends. If the target is higher, the
+/// tables may have any part of the frames after the flushed sequence, up to the target.
 pub const FLUSH_TARGET_KEY: &[u8] = b"\0flush target";
 
-/// Internal cells, which readers do not see. No other metadata key begins with a zero byte.
+/// Whether this is the key of an internal cell, which readers do not see. No other metadata key
+/// begins with a zero byte.
 pub fn is_internal_key(column: Column, key: &[u8]) -> bool {
     column == Column::Meta && key.first() == Some(&0)
 }

@@ -112,9 +112,9 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
 
     fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
         let tables = {
-            // The read state is used under the lock, not cloned: the lock is one word that every
-            // reader writes, and the reference count of a clone would be a second. As `read` runs
-            // under this lock, it must not read from a snapshot.
+            // The read state is used under its lock, not cloned: to lock it, each reader writes one
+            // shared word; to clone it, each would write a second one, the reference count. As
+            // `read` may run under this lock, it must not read from a snapshot.
             let read_state = self.read_state.read();
             for memtable in read_state.memtables() {
                 if let Some(content) = memtable.get(column, key, self.sequence) {

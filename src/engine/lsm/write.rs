@@ -17,16 +17,16 @@ pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) ->
     shared.ensure_ok()?;
     let WriterState { wal, memtable, open_sequences, .. } = &mut *writer;
     let sequence = wal.append(&mut batch.frame).map_err(|why| match wal_error(why) {
-        // Nothing was written, so the storage has not failed.
+        // A batch that is too large was not written at all, so the storage has not failed.
         why @ EngineError::Limit { .. } => why,
         why => shared.record_failure(why),
     })?;
     open_sequences.clear();
     {
         let current = shared.state.lock();
-        // Until this batch is visible, new snapshots open at the visible sequence. So the versions
-        // at this sequence are kept, as for open snapshots. The list is ascending, and the visible
-        // sequence is the highest, so it comes last.
+        // The list has the sequences of the open snapshots, in ascending order. Last comes the
+        // visible sequence, the highest: until this batch is visible, new snapshots may still open
+        // there.
         let older = |sequence: &u64| *sequence != current.visible_sequence;
         open_sequences.extend(current.snapshots.keys().copied().filter(older));
         open_sequences.push(current.visible_sequence);

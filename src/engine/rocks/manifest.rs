@@ -106,7 +106,7 @@ fn is_manifest(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("MANIFEST-")) && file.is_file()
 }
 
-/// See [`find_torn_record`].
+/// The offset of the file's first torn record: see [`find_torn_record`].
 fn find_torn_record_in(file: &mut (impl Read + Seek)) -> io::Result<Option<u64>> {
     let (mut records, mut start) = (0, 0);
     let invalid = walk(file, |record| {
@@ -137,8 +137,8 @@ struct Record<'a> {
     content: Option<&'a [u8]>,
 }
 
-/// The checksum of a type byte and the content after it. RocksDB masks its checksums, because
-/// content may itself contain checksums.
+/// The checksum of a type byte and the content after it. RocksDB rotates the CRC and adds a
+/// constant, because content may itself contain CRCs.
 fn checksum(content: &[u8]) -> u32 {
     crc32c::crc32c(content).rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -39,8 +39,8 @@ use super::store_lock::StoreLock;
 use super::{EngineError, EngineStats, RowRange, ScanCursor};
 use crate::sync::Mutex;
 
-/// The number of keys for one `MultiGet` of RocksDB. For fewer keys single reads are faster. The
-/// maximum bounds memory: all blocks that are read stay pinned until the call returns.
+/// How many keys one `MultiGet` of RocksDB reads. Fewer keys are read one by one, which is faster.
+/// The maximum bounds memory: all blocks that are read stay pinned until the call returns.
 const MULTI_GET_KEYS: RangeInclusive<usize> = 8..=256;
 
 /// RocksDB as a [`Storage`].

@@ -10,15 +10,17 @@ const BLOOM_BITS_PER_KEY: f64 = 10.0;
 /// The option `estimated_entry_charge` of RocksDB's `HyperClockCache`. 0: unknown, so the hash
 /// table of the cache grows as needed.
 const ESTIMATED_ENTRY_CHARGE: usize = 0;
-// RocksDB maps address space for the hash table of the block cache. The cache has at most
-// `CACHE_SHARDS_MAX` shards of at least `CACHE_SHARD_BYTES` each. A shard has one handle of
-// `CACHE_HANDLE_BYTES` for every `CACHE_ENTRY_BYTES` of its capacity.
+// From these numbers `can_map_cache` computes the address space that RocksDB maps for the block
+// cache. The cache has one shard for every `CACHE_SHARD_BYTES` of its capacity, from 1 to
+// `CACHE_SHARDS_MAX`. Each shard has a hash table: one slot of `CACHE_HANDLE_BYTES` for every
+// `CACHE_ENTRY_BYTES` of the shard's capacity.
 const CACHE_SHARD_BYTES: usize = 32 << 20;
 const CACHE_SHARDS_MAX: usize = 64;
 const CACHE_HANDLE_BYTES: usize = 64;
 const CACHE_ENTRY_BYTES: usize = 300;
 
-/// Delays the compaction of bottommost tables in the write column, in seconds.
+/// An option of RocksDB for the write column: the delay before the compaction of bottommost tables,
+/// in seconds.
 ///
 /// When a snapshot is released, RocksDB rewrites each bottommost table that was written while the
 /// snapshot existed, to drop tombstones. The store always has an open RocksDB snapshot, so RocksDB
@@ -107,7 +109,7 @@ fn with_options_string(base: &mut Options, text: &str) -> Result<Options, Engine
 ///   option it flushes all columns together, so that a prefix of the batches that the store's flush
 ///   has written becomes durable.
 /// - `max_bgerror_resume_count=0`: after a failed write the store fails until it is opened again,
-///   so RocksDB need not try to recover on its own.
+///   so RocksDB need not try to recover on its own. From a full disk it does so nevertheless.
 /// - `no_slowdown` for each write: RocksDB rejects a write instead of stalling it, and
 ///   `write_retry` retries the write. A write that stalls inside RocksDB blocks RocksDB's recovery
 ///   from a full disk, and the stall ends only with that recovery: a deadlock.

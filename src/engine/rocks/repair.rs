@@ -2,8 +2,9 @@
 //!
 //! If RocksDB can open the tables, they are opened as they are. If not, the files are copied into a
 //! scratch directory, and RocksDB's repair rebuilds a database from all tables that it can read.
-//! The repair uses only the files of the tables: rows of a lost table are outdated or missing, and
-//! transactions may be incomplete. Scans [skip](super::skip_corruption) unreadable blocks.
+//! The repair uses only the table files, not the manifest, and so does not notice a lost table: its
+//! rows are outdated or missing, and transactions may be incomplete. Scans
+//! [skip](super::skip_corruption) unreadable blocks.
 
 use std::fs;
 use std::io;
@@ -16,8 +17,9 @@ use super::{LockedDb, RocksStorage, manifest};
 use crate::engine::EngineError;
 use crate::engine::storage::Column;
 
-/// The file number of the first seed table, far above the numbers of the copied tables: see
-/// `seed_column_families`.
+/// A seed table keeps a column without tables from being lost in the repair: see
+/// `seed_column_families`. This is the file number of the first, far above those of the copied
+/// tables.
 const SEED_TABLE_NUMBER: u64 = 900_000_000;
 
 /// A scratch directory, removed on drop.

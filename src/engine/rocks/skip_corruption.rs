@@ -32,9 +32,11 @@ use crate::keys::prefix_successor;
 
 /// The number of consecutive bad blocks that are skipped one by one.
 const SINGLE_BLOCK_SKIPS: u32 = 64;
-/// The length of the first of the skips that double, in bytes of tables.
+/// The length of the first skip after the single blocks, in bytes of tables. Each further skip is
+/// twice as long.
 const SKIP_BYTES: u64 = 4096;
-/// The bisection keeps a prefix of its start key, and adds at most this number of bytes to it.
+/// The bisection builds the key from which to resume: a prefix of its start key, and at most this
+/// number of bytes, which it finds one by one.
 const BISECT_BYTES: usize = 64;
 
 /// An unreadable interval of keys.

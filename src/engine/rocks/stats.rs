@@ -13,7 +13,8 @@ pub fn collect(db: &DB, columns: &ColumnFamilies<'_>) -> Result<EngineStats, Eng
     let of_all = |name: &properties::PropName| or_zero(db.property_int_value(name));
     let of = |column, name: &properties::PropName| or_zero(db.property_int_value_cf(columns.get(column), name));
     let mut stats = EngineStats {
-        // All columns share one block cache and one write rate.
+        // Read once, not for each column: these properties are of the whole database, or of the
+        // block cache and the write rate that all columns share.
         block_cache_bytes: of_all(properties::BLOCK_CACHE_USAGE)?,
         block_cache_capacity_bytes: of_all(properties::BLOCK_CACHE_CAPACITY)?,
         block_cache_pinned_bytes: of_all(properties::BLOCK_CACHE_PINNED_USAGE)?,

@@ -121,8 +121,8 @@ mod tests {
         let tables = RocksStorage::open(&path, setup, true, marker).unwrap();
         let value = vec![b'x'; 3000];
         for round in 0..400_u32 {
-            // RocksDB flushes full memtables on its own, some columns at a time, so the memtable
-            // ids of the columns drift apart.
+            // RocksDB flushes on its own when memtables are full, without the columns whose
+            // memtable is empty. So the memtable ids of the columns drift apart.
             for step in 0..round % 40 {
                 let mut batch = tables.new_batch(0);
                 let column = Column::ALL[1 + (round + step) as usize % 4];

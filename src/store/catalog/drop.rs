@@ -3,10 +3,10 @@
 //! 1. The drop marks the handles as dropped. Each commit to the keyspace checks the mark when it is
 //!    applied, so none is applied after the commit of the drop. A read through a marked handle
 //!    looks up the catalog in its view.
-//! 2. The background worker purges the keyspace: it deletes the rows when no view from before the
-//!    drop is left, except historical ones, which have engine snapshots of their own. It waits
-//!    until the locks of all ended transactions are resolved, because their primaries may be in the
-//!    keyspace.
+//! 2. The background worker purges the keyspace: it deletes the rows once the GC horizon has
+//!    reached the drop. From then on only historical views that are already open can read the rows,
+//!    in their engine snapshots. The worker also waits until the locks of all ended transactions
+//!    are resolved, because their primaries may be in the keyspace.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::KeyspaceId;
@@ -99,7 +99,8 @@ impl Store {
             let committed =
                 self.inner.engine.snapshot()?.write(&catalog.row(entry.key()))?.map_or(recorded, |drop| drop.commit_ts);
             let dropped_at = recorded.max(committed);
-            // A keyspace that never had a name is not in the history.
+            // A keyspace that never had a name is not in the history, so only views that are not
+            // historical count.
             let may_be_read = if entry.value() == STAGED_MARK {
                 coordinator.watermarks().is_none_or(|marks| marks.oldest_read_ts < dropped_at)
             } else {

@@ -10,7 +10,8 @@ pub(in crate::store) const NAME_PREFIX: &str = "name/";
 pub(in crate::store) const LOCK_PREFIX: &str = "lock/";
 pub(in crate::store) const NEXT_ID_KEY: &[u8] = b"next";
 pub(in crate::store) const DROPPED_PREFIX: &str = "dropped/";
-/// The value of a `dropped/` entry of a staged keyspace, which is not named yet.
+/// The value of a staged keyspace's `dropped/` entry. The keyspace has no name yet, and its rows
+/// are deleted if the restore does not finish.
 pub(in crate::store) const STAGED_MARK: &[u8] = b"new";
 
 pub(in crate::store) fn check_name(name: &str) -> Result<()> {

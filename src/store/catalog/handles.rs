@@ -72,8 +72,8 @@ impl Catalog {
         self.drops.lock().remove(&id.0);
     }
 
-    /// The timestamp of a drop of this incarnation: see [`Catalog::begin_drop`]. ZERO if there is
-    /// none.
+    /// A timestamp at or above the commit of this incarnation's drop of the keyspace. MAX until the
+    /// drop is committed, and for a staged keyspace; ZERO if there is no drop.
     pub fn dropped_at(&self, id: KeyspaceId) -> Timestamp {
         self.drops.lock().get(&id.0).copied().unwrap_or_default()
     }

@@ -3,7 +3,7 @@
 //! One large transaction changes the rows and the catalog, so only the disk bounds its size. The
 //! catalog's rows come first: they are locked, and checked for conflicts, before the first row of
 //! the dump is read, and stay locked until the end. Rows of new keyspaces are committed separately,
-//! into [staged](StagedKeyspaces) keyspaces, which the large transaction names.
+//! into [staged](StagedKeyspaces) keyspaces, to which the large transaction gives names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,7 +23,8 @@ use crate::store::txn::Txn;
 /// The maximum number of attempts to lock the catalog's rows, if other transactions change them.
 const CATALOG_ATTEMPTS: u32 = 30;
 const RETRY_DELAY: Duration = Duration::from_millis(5);
-/// The maximum size of the transaction's writes in memory.
+/// Once the transaction's buffered writes take this much memory, their rows are locked in the
+/// store.
 const PENDING_BYTES_MAX: usize = 1 << 20;
 
 /// A keyspace of the source store, as listed in the dump.
@@ -45,7 +46,8 @@ pub(in crate::store) struct Increment<'a> {
     catalog: CatalogChanges,
 }
 
-/// The drops and renames that the commit makes.
+/// The keyspaces that the large transaction drops and renames in the catalog. [`Increment::commit`]
+/// updates their handles, too.
 #[derive(Default)]
 struct CatalogChanges {
     dropped: Vec<Keyspace>,
@@ -73,8 +75,8 @@ impl<'a> Increment<'a> {
             let locked = change_catalog(&mut txn, &catalog, header, listed, existing, &mut targets);
             match locked.and_then(|changes| txn.lock_buffered_rows_now().map(|()| changes)) {
                 Ok(catalog) => {
-                    // From here on, commits in this store are not conflicts: the rows of the dump
-                    // replace what they wrote.
+                    // From here on, commits of other transactions do not conflict with this one:
+                    // the rows of the dump replace what they wrote.
                     txn.skip_conflict_check();
                     return Ok(Self { store, staged, txn, targets, catalog });
                 }
@@ -157,8 +159,8 @@ fn change_catalog(
     let mut changes = CatalogChanges::default();
     let existing_ids: BTreeSet<u32> = listed.iter().filter(|listed| !listed.is_new).map(|listed| listed.id).collect();
     for (source_id, id) in &origin.keyspaces {
-        // A keyspace that the dump does not list was dropped in the source store, and is dropped
-        // here; if it has no name, it was dropped here before.
+        // A keyspace that the dump does not list was dropped in the source store, so it is dropped
+        // here, too. If it has no name any more, it was dropped here before.
         if let Some(name) = names.get(id).filter(|_| !existing_ids.contains(source_id)) {
             unlink_name(txn, catalog, name, *id)?;
             changes.dropped.push(store.inner.catalog.handle(*id, name));

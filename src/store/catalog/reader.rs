@@ -13,7 +13,8 @@ use crate::store::read::key_range::prefix_range;
 use crate::store::read::scan::Scan;
 use crate::store::txn::Txn;
 
-/// Reads the catalog of a store, mostly in a given view.
+/// Reads the catalog of a store. `id_of`, `name_of` and `dropped_before_open` read its newest
+/// state, the other functions a given view.
 #[derive(Clone, Copy)]
 pub(in crate::store) struct CatalogReader<'a> {
     pub(super) store: &'a Store,
@@ -35,16 +36,16 @@ impl CatalogReader<'_> {
         found.map(|id| decode_id(&id)).transpose()
     }
 
-    /// The catalog's entries in the view, with this prefix. The scan is internal, so it is not in
-    /// the list of active transactions.
+    /// The catalog's entries in the view whose keys begin with `kind`, such as [`NAME_PREFIX`]. The
+    /// scan is internal, so it is not in the list of active transactions.
     pub fn entries(self, view: &Arc<ReadView>, kind: &str) -> Scan {
         let range = prefix_range(&self.store.inner.catalog.keyspace(), kind.as_bytes());
         Scan::new(self.store, &self.store.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))
     }
 
     /// The keyspaces among `ids` that were dropped in an earlier incarnation. Each keyspace in
-    /// `ids` must have had a name once. Drops of this incarnation need no lookup: they have marked
-    /// the handles.
+    /// `ids` must have had a name once. A keyspace that has a handle is not looked up: if it was
+    /// dropped, the handle is already marked as dropped.
     pub fn dropped_before_open(self, ids: impl Iterator<Item = KeyspaceId>) -> Result<HashSet<KeyspaceId>> {
         let mut dropped: HashSet<_> = ids.filter(|id| !self.store.inner.catalog.has_handle(*id)).collect();
         if !dropped.is_empty() {

@@ -27,7 +27,7 @@ const RESTORED_PREFIX: &str = "restored/";
 pub(in crate::store) struct RestoreOrigin {
     pub store_id: u64,
     pub restored_ts: Timestamp,
-    /// The keyspaces here, by their ids in the source store.
+    /// The ids of the restored keyspaces in this store, by their ids in the source store.
     pub keyspaces: BTreeMap<u32, KeyspaceId>,
 }
 
@@ -46,7 +46,8 @@ impl RestoreOrigin {
 
     /// Replaces the origin in the catalog; `None` deletes it.
     pub fn write(origin: Option<&Self>, txn: &mut Txn, catalog: &Keyspace) -> Result<()> {
-        // A concurrent restore is a conflict, even if this one writes no entries.
+        // Read for update, so that a concurrent restore is a conflict, whatever this one writes
+        // below.
         txn.get_for_update(catalog, RESTORED_KEY)?;
         txn.delete_prefix(catalog, RESTORED_PREFIX)?;
         let Some(Self { store_id, restored_ts, keyspaces }) = origin else {

@@ -53,13 +53,15 @@ impl<'a> StagedKeyspaces<'a> {
         Ok(())
     }
 
-    /// To be called before the names are committed. So far, the restore's handles have shown the
-    /// rows in every view; from here on, the catalog in the view decides, as for all other handles.
+    /// To be called before the commit that gives the keyspaces their names. Before this call, their
+    /// handles, which only the restore has, show the rows in every view. After it, they show a view
+    /// the rows only if the keyspace has a name in that view, like all handles.
     pub fn publish_soon(&self) {
         self.keyspaces.iter().for_each(|keyspace| keyspace.inner.visibility.set_staging(false));
     }
 
-    /// Gives all keyspaces their names, and records their origin, in one durable transaction.
+    /// Gives all keyspaces their names, and replaces the store's [`RestoreOrigin`], in one durable
+    /// transaction.
     pub fn publish(self, existing: OnExisting, origin: Option<&RestoreOrigin>) -> Result<()> {
         let store = self.store;
         self.publish_soon();

@@ -24,8 +24,9 @@ use crate::store::catalog::visibility_cache::Visibility;
 use crate::store::keyspace::Keyspace;
 
 impl CatalogReader<'_> {
-    /// Whether rows of the keyspace may be read in the view; `false` if the keyspace was being
-    /// restored. Fails if the keyspace was dropped at or below the view's timestamp.
+    /// Whether the rows that the view has of the keyspace may be read. `false` if the keyspace was
+    /// being restored in the view, and must appear empty. Fails if the keyspace was dropped at or
+    /// below the view's timestamp.
     pub fn check_visible(self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<bool> {
         self.store.inner.rows.check_usable(view)?;
         keyspace.check_belongs_to(self.store.instance_id())?;
@@ -99,8 +100,8 @@ impl CatalogReader<'_> {
         if let Some(dropped) = entry(dropped_key(id).as_bytes())? {
             return if dropped == STAGED_MARK { Ok(Visibility::Staging) } else { Err(keyspace.not_found_error()) };
         }
-        // In the view the keyspace is neither under the handle's name nor dropped. So it has
-        // another name there, or was purged before the view.
+        // In the view's catalog the keyspace neither has the handle's name nor is listed as
+        // dropped. So it has another name there, or it was dropped and purged before the view.
         for row in self.entries(view, NAME_PREFIX) {
             if decode_id(row?.value())? == id {
                 return Ok(Visibility::Visible);

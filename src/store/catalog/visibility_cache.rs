@@ -10,7 +10,8 @@ use crate::row::KeyspaceId;
 use crate::store::catalog::entries::CATALOG_ID;
 use crate::timestamp::Timestamp;
 
-/// The timestamps at which lookups have found a keyspace visible, or not created.
+/// The ranges of timestamps at which a keyspace is known, from lookups, to be visible or not yet
+/// created.
 pub struct VisibilityCache {
     not_created_up_to: AtomicU64,
     visible_from: AtomicU64,

@@ -63,16 +63,16 @@ impl Store {
         result
     }
 
-    /// Returns the outcome. To a conflict it adds the keyspace's name and the other transaction's
-    /// label; if the conflict is the reader's first, it also counts and records it.
+    /// Adds the keyspace's name and the other transaction's label to a conflict, and counts and
+    /// records the reader's first conflict. Returns any other outcome as it is.
     pub(in crate::store) fn record_conflict<T>(&self, reader: &ActiveReader, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|mut why| {
             if why.is_retryable()
                 && let Some(conflict) = why.conflict_mut()
             {
                 self.fill_conflict_names(conflict);
-                // Set to the `read_ts` of the view, because a transaction that skips the conflict
-                // check passes `Timestamp::MAX` instead.
+                // After `skip_conflict_check` the conflict has `Timestamp::MAX` here, which is not
+                // what the transaction reads at.
                 conflict.read_ts = reader.view.read_ts;
                 let mut first = reader.first_conflict.lock();
                 if first.is_none() {

@@ -47,9 +47,9 @@ pub struct ActiveTransaction {
     pub owner_id: Option<OwnerId>,
     /// The start timestamp of a transaction; `None` for a snapshot.
     pub start_ts: Option<Timestamp>,
-    /// The read timestamp: everything committed at or below it is visible. The lowest read
-    /// timestamp of the entries that have not expired, without those of `snapshot_at`, bounds the
-    /// GC horizon. GC never changes what an unexpired entry reads.
+    /// The read timestamp: everything committed at or below it is visible. GC never changes what an
+    /// unexpired entry reads. The GC horizon does not pass the read timestamp of an unexpired
+    /// entry, unless the entry is a snapshot of `snapshot_at`.
     pub read_ts: Timestamp,
     /// The time since the transaction or snapshot began.
     pub age: Duration,
@@ -60,8 +60,8 @@ pub struct ActiveTransaction {
     pub buffered_bytes: u64,
     /// Whether this is a large transaction, which locks its rows in the store before it commits.
     pub is_large: bool,
-    /// The number of writes that a large transaction has locked in the store, or is locking now. A
-    /// row that is written again after it was locked counts again.
+    /// The number of rows that a large transaction has locked in the store, or is locking now. A
+    /// row that is written and locked again counts again.
     pub locked_rows: u64,
     /// Whether the transaction or snapshot has expired at
     /// [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age). If so, its reads
@@ -78,7 +78,8 @@ pub(in crate::store) struct ActiveReader {
     /// When the transaction or snapshot began, by the monotonic clock.
     pub started_at: Duration,
     pub timer: TxnTimer,
-    /// The first conflict that the transaction meets before it commits.
+    /// The first conflict of the transaction's reads and writes. A conflict of the commit itself is
+    /// not recorded here.
     pub first_conflict: Mutex<Option<Box<Conflict>>>,
     rows: AtomicU64,
     bytes: AtomicU64,
@@ -119,7 +120,7 @@ impl ActiveReader {
         }
     }
 
-    /// Takes the first conflict, if there was one before the commit.
+    /// Takes the conflict out of the field `first_conflict`.
     pub fn first_conflict(&self) -> Option<Box<Conflict>> {
         self.first_conflict.lock().take()
     }
@@ -205,8 +206,9 @@ impl ActiveReaders {
     }
 
     pub fn all(&self) -> Vec<Arc<ActiveReader>> {
-        // Collected before use, because the last reference to an engine snapshot must not be
-        // dropped under a shard lock.
+        // The references are collected, and dropped only after the shard lock is released: one may
+        // be the last reference to its engine snapshot, which must not be dropped under a shard
+        // lock.
         let of = |shard: &Shard| shard.0.lock().readers.iter().filter_map(|entry| entry.reader.upgrade()).collect();
         self.shards.iter().flat_map(|shard| -> Vec<Arc<ActiveReader>> { of(shard) }).collect()
     }

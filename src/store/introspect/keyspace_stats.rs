@@ -26,8 +26,9 @@ pub struct KeyspaceStats {
     pub rows: u64,
     /// The size of the keys and values of these rows, in bytes; 0 if there is no name.
     pub logical_bytes: u64,
-    /// Whether all rows were counted. If not, `rows` and `logical_bytes` are extrapolated from the
-    /// counted part by its share of the disk space.
+    /// Whether all rows were counted. If not, `rows` and `logical_bytes` are estimates: what was
+    /// counted, multiplied by the size in tables of all rows and divided by that of the counted
+    /// rows. Also `false` if there is no name.
     pub is_exact: bool,
     /// The size of the keyspace in tables (SST files) on disk, in bytes: compressed, with replaced
     /// versions, estimated by RocksDB in whole blocks. Excludes rows that are only in the
@@ -51,9 +52,9 @@ impl Store {
     ///
     /// Counts the rows of each keyspace, up to `count` rows or 64 MiB, whichever comes first. The
     /// rest is estimated from RocksDB's approximate sizes. Rows that are not in tables yet have no
-    /// such size: if only such rows were counted so far, counting goes on. If `count` is
-    /// `u64::MAX`, every row is counted, which takes as long as reading all rows. A store in memory
-    /// always counts every row.
+    /// such size: if all counted rows are such, as many rows or bytes again are counted, until one
+    /// is in tables. If `count` is `u64::MAX`, every row is counted, which takes as long as reading
+    /// all rows. A store in memory always counts every row.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -100,8 +101,8 @@ impl Store {
             let ControlFlow::Break(last) = seen else { break };
             let (start, end) = keyspace_range(keyspace.id());
             let size_up_to = |end: &[u8]| self.inner.engine.approximate_size(Column::Write, &start, end);
-            // If the counted rows are only in memtables, the engine has no size for them: the
-            // counting continues.
+            // The engine has no size for rows that are only in memtables. If all counted rows are
+            // such, the loop counts as many again.
             if let (Some(counted @ 1..), Some(all)) = (size_up_to(last.as_bytes()), size_up_to(&end)) {
                 let extrapolate = |part: u64| {
                     let whole = u128::from(part) * u128::from(all.max(counted)) / u128::from(counted);
@@ -128,7 +129,8 @@ impl Store {
         columns.into_iter().map(|column| self.inner.engine.approximate_size(column, &start, &end)).sum()
     }
 
-    /// The disk space of the first keyspaces, by name; empty if the engine has no sizes.
+    /// The disk space of at most `limit` keyspaces, the first by name; empty if the engine has no
+    /// sizes.
     pub(in crate::store) fn keyspace_sizes(&self, limit: usize) -> Result<Vec<KeyspaceSize>> {
         if self.inner.engine.approximate_size(Column::Write, &[], &[]).is_none() {
             return Ok(Vec::new());

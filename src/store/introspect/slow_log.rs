@@ -33,7 +33,8 @@ pub struct SlowTransaction {
     pub owner_id: OwnerId,
     /// The start timestamp; of several attempts, that of the last one.
     pub start_ts: Timestamp,
-    /// When it began, or when the wait for its first attempt began.
+    /// When the transaction, or the call of `transact`, began. A call may wait before its first
+    /// attempt.
     pub started_at: SystemTime,
     /// How long it took, with all attempts and waits.
     pub duration: Duration,
@@ -110,8 +111,8 @@ impl AttemptTiming {
     }
 }
 
-/// The totals of an entry over all attempts, the last one included. The phases of the last attempt
-/// are in its [`AttemptTiming`].
+/// What a log entry needs of all attempts together, the last one included. What it needs of the
+/// last attempt alone is in [`AttemptTiming`].
 #[derive(Default)]
 pub(in crate::store) struct PastAttempts {
     pub attempts: u32,
@@ -224,8 +225,8 @@ mod tests {
     fn the_log_has_the_newest_and_the_slowest() {
         let log = SlowLog::default();
         let began = UNIX_EPOCH;
-        // Multiples of 7, modulo 1000: each number of milliseconds once, not in order; then the
-        // slowest once more.
+        // The durations in milliseconds: each number from 0 to 999 once, in mixed order (7 and 1000
+        // have no common divisor), then 999, the slowest, again.
         let totals: Vec<u64> = (0..1000).map(|n| n * 7 % 1000).chain([999]).collect();
         for (n, total) in totals.iter().enumerate() {
             let total = Duration::from_millis(*total);

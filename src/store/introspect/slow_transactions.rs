@@ -45,7 +45,8 @@ impl Store {
         total >= limit && limit < Duration::MAX
     }
 
-    /// Logs a transaction. `began` is when its first attempt, or the wait for that attempt, began.
+    /// Logs a transaction or a call of `transact`, which began at `began`; a call may have waited
+    /// before its first attempt.
     pub(in crate::store) fn log_slow(
         &self,
         began: Duration,
@@ -57,8 +58,8 @@ impl Store {
         let AttemptTiming { txn, read, apply, sync, .. } = *last;
         let read = self.inner.options.track_read_timing.then_some(read);
         let WaitTimes { row_queue, row_lock, admission } = before.waited;
-        // If the last attempt met a conflict, `failed_time` includes that attempt, so its phases
-        // must not be counted again.
+        // If a call of `transact` ended with a conflict, `failed_time` includes the whole last
+        // attempt. So the phases of that attempt are set to zero here.
         let last_failed = outcome == TxnOutcome::Conflict && !before.failed_time.is_zero();
         let unless_failed = |phase: Duration| if last_failed { Duration::ZERO } else { phase };
         let breakdown = TimeBreakdown {

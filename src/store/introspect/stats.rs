@@ -304,8 +304,8 @@ impl Store {
 }
 
 impl crate::store::handle::Inner {
-    /// The write stalls, as the engine counts them. Also copies the engine's totals into the
-    /// metrics.
+    /// The engine's statistics of write stalls. Also copies the number and the total time of the
+    /// stalls into the metrics.
     pub(in crate::store) fn update_write_stalls(&self) -> WriteStallStats {
         let stalls = self.engine.write_stalls();
         self.metrics.write_stalls.set_at_least(stalls.count);
@@ -384,7 +384,8 @@ impl Iterator for RowLocks {
 }
 
 impl Keyspace {
-    /// The row of a key, as in conflicts and row locks.
+    /// The row with this key in this keyspace, in the form of [`RowLock::row`] and
+    /// [`Conflict::row`](crate::Conflict::row).
     pub fn row_key(&self, key: impl AsRef<[u8]>) -> RowKey {
         self.row(key.as_ref())
     }

@@ -59,7 +59,8 @@ pub struct SlowTransactionStatus {
     pub conflicts: Vec<ConflictStatus>,
 }
 
-/// The transaction and row of a conflict: [`Conflict`] in a [`StoreStatus`](crate::StoreStatus).
+/// A conflict, with its row and the other transaction: [`Conflict`] in a
+/// [`StoreStatus`](crate::StoreStatus).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields of `Conflict`")]

@@ -198,7 +198,7 @@ struct Repair<'a> {
     /// The names of the old store's keyspaces, by id.
     catalog: BTreeMap<KeyspaceId, String>,
     dropped: BTreeSet<KeyspaceId>,
-    /// The keyspaces of the new store, by their ids in the old store.
+    /// The keyspaces of the new store, by their ids in the old store. No entry is `None`.
     keyspaces: HashMap<KeyspaceId, Option<Keyspace>>,
     staged: StagedKeyspaces<'a>,
     batch: Vec<(Keyspace, Vec<u8>, Value)>,
@@ -216,8 +216,8 @@ impl Repair<'_> {
         if self.cells_read.is_multiple_of(PROGRESS_INTERVAL_CELLS) { (self.progress)(&self.report) } else { Ok(()) }
     }
 
-    /// Records a keyspace's name, or that the keyspace was dropped, if the cell is such an entry of
-    /// the catalog.
+    /// If the cell is the catalog's entry of a keyspace, records the keyspace's name, or that it
+    /// was dropped.
     fn read_catalog_entry(&mut self, column: Column, key: &[u8]) -> Result<()> {
         self.tick()?;
         let Some(row) = RowKey::from_bytes(key).filter(|row| row.keyspace_id() == CATALOG_ID) else { return Ok(()) };
@@ -239,7 +239,7 @@ impl Repair<'_> {
     }
 
     fn create(&mut self, id: KeyspaceId, name: &str) -> Result<()> {
-        // The keyspace gets this name if its own is damaged: a duplicate, or invalid.
+        // The keyspace gets this name if its own is invalid, or already taken by another keyspace.
         let recovered = format!("recovered {}", id.0);
         if self.staged.contains(name) || self.staged.create(name).is_err() {
             let what = format!("the name {name:?} is a duplicate or invalid; its rows are in keyspace {recovered:?}");

@@ -12,8 +12,8 @@ use crate::store::named_locks::lease_rows::LeaseRows;
 use crate::store::named_locks::state::NamedLocks;
 
 impl Store {
-    /// The lock authority, which each store that supports named locks has. Guards do not share it,
-    /// because it would keep the engine open.
+    /// The lock authority. Fails if the store does not support named locks. The authority is not in
+    /// [`NamedLocks`], which guards keep, because it would keep the engine open.
     pub(super) fn lock_authority(&self) -> Result<&dyn LockAuthority> {
         self.inner.lock_authority.as_deref().ok_or_else(locks_unsupported_error)
     }
@@ -25,8 +25,8 @@ impl Store {
         self.inner.locks.as_ref().ok_or_else(locks_unsupported_error)
     }
 
-    /// The named locks. Fails if the name is invalid, or if the lease rows could not be listed when
-    /// the store was opened.
+    /// [`Store::named_locks`], for a call with this lock name. Fails also if the name is invalid,
+    /// or if the lease rows could not be listed when the store was opened.
     pub(in crate::store) fn named_locks_for(&self, name: &str) -> Result<&Arc<NamedLocks>> {
         check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
         let locks = self.named_locks()?;

@@ -47,9 +47,9 @@ impl Store {
     }
 
     /// Steps 2 to 6. Without `waits`, as in [`Store::transact_with_lock`], step 5 changes the lease
-    /// rows durably, but does not wait for the commits of earlier grants. If the call succeeds, the
-    /// lease renewer watches the grant's lease, so the lease is renewed even if an asynchronous
-    /// caller has dropped its future.
+    /// rows durably, but does not wait for the commits of earlier grants. The call itself, not its
+    /// caller, passes the grant's lease to the lease renewer, because an asynchronous caller may
+    /// drop its future while the call runs.
     pub(crate) fn activate_grant(&self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
         let activation = self.activation(grant)?;
         if grant.has_lease() {
@@ -190,8 +190,8 @@ fn is_expired(grant: &Grant) -> bool {
 /// Step 6: checks that the new grant is valid.
 fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
     let lost = grant.end_reason_now(&*locks.env);
-    // The reason of closing is read after the grant's state. Closing sets the reason first and then
-    // ends the grants, so a grant that closing has ended is not reported as lost.
+    // Read after the grant's state: closing sets its reason before it ends the grants. So if
+    // closing has ended this grant, the reason is found here, and the lock is not reported as lost.
     if let Some(why) = locks.manager.closed() {
         return Err(Error::closed(why));
     }

@@ -18,9 +18,10 @@ use crate::lock_manager::{FenceCondition, Grant, RequestHandle};
 use crate::store::txn::Txn;
 use crate::timestamp::Timestamp;
 
-/// A condition of transactions, made by [`LockGuard::fence`](crate::LockGuard::fence): they commit
-/// only while the guard's grant is valid. A fence does not hold the lock. It may be kept, sent to
-/// other threads and used for any number of transactions.
+/// Ties transactions to the grant of a guard ([`LockGuard::fence`](crate::LockGuard::fence)): a
+/// transaction to which the fence is added ([`Txn::fence`]) commits only while this grant is valid.
+/// A fence does not hold the lock. It may be kept, sent to other threads and used for any number of
+/// transactions.
 #[derive(Clone)]
 pub struct Fence {
     pub(in crate::store) grant: Arc<Grant>,
@@ -58,9 +59,10 @@ impl Txn {
     ///
     /// **The expiry of a lease does not end the grant.** After the expiry, `fence` returns
     /// [`ErrorKind::LockLost`], but a transaction that was fenced before can commit until the grant
-    /// ends, since no conflicting grant exists. The grant ends when its guard is dropped. It is
-    /// also ended by the next request of the name, the first waiter of the queue, or, a day later,
-    /// the background worker. After that, the commit returns [`ErrorKind::LockLost`] as well.
+    /// ends, since no conflicting grant exists. The grant ends when its guard is dropped, or at the
+    /// next request of the name. If a request is waiting already, the first one ends the grant soon
+    /// after the expiry; without any request the background worker ends it a day later. After that,
+    /// the commit returns [`ErrorKind::LockLost`] as well.
     ///
     /// A fence does not affect other transactions. A transaction without a fence conflicts with a
     /// fenced one as usual, if both write the same row. The fence of a shared lock or a semaphore

@@ -46,7 +46,7 @@ impl LockGuard {
         self.request.grant()
     }
 
-    /// A handle that does not keep the store open. Fails if the store is closed.
+    /// A handle of the store, which does not keep the store open. Fails if the store is closed.
     pub(crate) fn store(&self) -> Result<Store> {
         let closed = || Error::closed(self.locks.manager.closed().unwrap_or(crate::error::CLOSED_BY_USER));
         let store = self.store.upgrade().map(Store::unowned).ok_or_else(closed)?;
@@ -217,14 +217,15 @@ impl LockGuard {
         Ok(Some(LockWait::new(RequestHandle::new(manager, next, true), began, options.wait.timeout(), None)))
     }
 
-    /// Makes an upgrade that the lock queue has granted the guard's own request, in place of the
-    /// shared one. The guard has no token until [`Self::activate_conversion`].
+    /// Replaces the guard's shared request with `request`, its upgrade, which the lock queue has
+    /// granted. The guard has no token until [`Self::activate_conversion`].
     #[cfg(feature = "tokio")]
     pub(crate) fn replace_request(&mut self, request: RequestHandle) {
         self.request = request;
     }
 
-    /// Completes a conversion: the steps from the grant in memory to the token.
+    /// Completes a conversion: [activates](super::activate) the guard's new grant, unless that is
+    /// done already.
     pub(crate) fn activate_conversion(&self, store: &Store) -> Result<()> {
         if self.grant().is_ready() {
             return self.check();
@@ -328,8 +329,9 @@ impl LockGuard {
         self.request.release_at(now)
     }
 
-    /// The leases whose rows are left when this grant ends. After an incomplete conversion, these
-    /// include the leases of the earlier grants that the conversion has not removed yet.
+    /// The leases whose rows must be removed when this grant ends: its own, if its row was written,
+    /// and after an incomplete conversion also those of earlier grants, whose rows the conversion
+    /// would have removed.
     fn remaining_lease_rows(&self) -> Vec<Arc<Grant>> {
         let grant = self.grant();
         if !grant.has_lease() {

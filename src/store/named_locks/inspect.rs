@@ -68,7 +68,8 @@ impl Store {
         self.inner.locks.as_ref().map(|locks| locks.manager.metrics.snapshot()).unwrap_or_default()
     }
 
-    /// The totals, with at most `listed` grants and `listed` waiting requests.
+    /// The lock table with the totals of all locks, but with the entries of at most `listed` grants
+    /// and `listed` waiting requests.
     pub(in crate::store) fn lock_summary(&self, listed: usize) -> LockTable {
         let locks = self.inner.locks.as_ref();
         locks.map(|locks| locks.manager.summary(&locks.clock(), listed)).unwrap_or_default()

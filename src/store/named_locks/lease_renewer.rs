@@ -26,7 +26,7 @@ pub(super) struct State {
     pub stopping: bool,
     /// Ended leases whose rows must be removed.
     pub over: Vec<Arc<Grant>>,
-    /// Leases with guards, and the time of the next check of each.
+    /// Leases with guards, each with the time at which the thread next checks whether to renew it.
     pub kept: Vec<(Arc<Grant>, Duration)>,
 }
 
@@ -58,7 +58,8 @@ impl LeaseRenewer {
         Ok(())
     }
 
-    /// The expiry of a lease has changed: computes the time of its next check again.
+    /// To be called when the expiry of a lease has changed: the thread then checks the lease
+    /// immediately, and computes the time of its next check.
     pub fn reschedule(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
         if let Some((_, at)) = state.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, grant)) {

@@ -9,7 +9,7 @@
 //! **Time.** The process that granted a lease measures the time of the lease by the monotonic
 //! clock. Each later opening computes once, by the wall clock, how much time is left, from zero to
 //! the whole time to live, and measures this rest by the monotonic clock. Timestamps of the oracle
-//! are not used: they lag, jump, and may not advance.
+//! are not used: they lag, jump, and can stand still.
 //!
 //! While its row is being written, a lease does not expire. The result of the write decides whether
 //! the lease is valid.

@@ -21,7 +21,8 @@ impl Store {
             return Ok(());
         }
         if self.inner.engine.is_fresh_checkpoint() {
-            // A checkpoint does not have the locks of its original.
+            // This store is a copy. The leases in its rows belong to the original store, and do not
+            // apply to the copy.
             self.lease_rows().clear()?;
             return Ok(self.inner.engine.clear_checkpoint_flag()?);
         }

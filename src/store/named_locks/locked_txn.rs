@@ -4,9 +4,9 @@
 //! callers that exclude each other do not conflict. Every attempt is fenced.
 //!
 //! The leader of the commit pipeline releases the lock when the commit is visible, before the sync.
-//! A next holder by the same call continues while this caller waits for durability. This is as safe
-//! as reading a commit that is not durable yet: the log is one sequence, so what depends on the
-//! commit is durable only after it.
+//! If the next holder is a call of `transact_with_lock`, too, it runs while this caller still waits
+//! for durability. This is as safe as reading a commit that is not durable yet: the log is one
+//! sequence, so what depends on the commit is durable only after it.
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ impl Store {
     /// [`Store::transact_with`] under a named lock: acquires the lock, holds it during all
     /// attempts, commits only while it is held, and releases it as soon as the commit is visible.
     ///
-    /// The call returns when the commit is as durable as requested. A next holder by this call need
-    /// not wait for that durability, so such callers share syncs. `LockOptions::exclusive()` waits
-    /// for the lock at most 30 seconds. The limits of retries in `txn` count from the grant, not
-    /// from the call.
+    /// The call returns when the commit is as durable as requested. The next holder does not wait
+    /// for that durability if it uses this call, too, so such callers share syncs.
+    /// `LockOptions::exclusive()` waits for the lock at most 30 seconds. The limits of retries in
+    /// `txn` count from the grant, not from the call.
     ///
     /// The closure must have no effect outside of the store: what it reads is provisional until the
     /// call returns, as in [`Store::transact`]. For a lock over several transactions use a guard

@@ -95,11 +95,11 @@ impl LockOptions {
         Self { mode: LockMode::Shared, ..Self::default() }
     }
 
-    /// At most `permits` holders; `permits` is at least 1. While semaphore requests hold a name or
-    /// wait for it, a shared request, or a semaphore request with another number of permits, fails
-    /// with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). So does a semaphore
-    /// request while shared requests hold the name or wait for it. Exclusive requests are possible
-    /// at any time, and exclude all others.
+    /// At most `permits` holders; `permits` is at least 1. A name cannot be a semaphore and a
+    /// shared lock at once, nor have two numbers of permits: while requests of one kind hold the
+    /// name or wait for it, one of the other kind, or with another number, fails with
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Exclusive requests are
+    /// possible at any time, and exclude all others.
     pub fn semaphore(permits: u32) -> Self {
         Self { mode: LockMode::Semaphore(permits), ..Self::default() }
     }

@@ -24,8 +24,9 @@ impl NamedLocks {
             return Err(Error::invalid(what));
         }
         let now = self.env.elapsed();
-        // From here on `row_writes_in_flight` counts this write, so the lease does not expire. The
-        // grant may have ended before, which is checked below.
+        // If the lease has not expired yet, it cannot expire from here on, because
+        // `row_writes_in_flight` counts this write. Whether the grant has ended for another reason
+        // is checked below.
         let begun = grant.with_lease(|lease| {
             let stands = lease.row_writes_in_flight > 0 || lease.expires_at > now;
             lease.row_writes_in_flight += u32::from(stands);
@@ -112,13 +113,15 @@ fn run(store: &Store) {
             }
             _ => !over.is_empty(),
         };
-        // Rows that are left when the store closes are removed by the closing thread.
+        // The rows that were not removed go back into the list. If the store is closing, the
+        // closing thread removes them.
         locks.renewer.0.lock().over.append(&mut over);
         for grant in kept {
             let pause = renew_if_due(store, &grant);
             let mut state = locks.renewer.0.lock();
             if let Some((_, at)) = state.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, &grant)) {
-                // Read again, because the expiry may have changed during the renewal.
+                // `renew_at` reads the expiry only now, because it may have changed during the
+                // renewal.
                 *at = pause.unwrap_or_else(|| renew_at(&grant));
             }
         }
@@ -144,8 +147,8 @@ fn renew_at(grant: &Grant) -> Duration {
     grant.lease().map_or(Duration::MAX, |lease| lease.expires_at.saturating_sub(lease.duration / 2))
 }
 
-/// Renews a lease if half of its time has passed. After a failure, returns the time of the next
-/// attempt; [`Duration::MAX`] if the error ends the lease or the store.
+/// Renews a lease if half of its time has passed. Returns `None`, or after a failure the time of
+/// the next attempt: [`Duration::MAX`] if the error shows that the lease or the store has ended.
 fn renew_if_due(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     let now = store.inner.env.elapsed();
     let (lease, locks) = (grant.lease()?, store.inner.locks.as_ref()?);

@@ -140,9 +140,9 @@ impl NamedLocks {
         ErrorKind::LockNotAvailable(Box::new(self.held_by(target, (options.mode, 0), None, Duration::ZERO))).into()
     }
 
-    /// The error of a request of this mode that was not granted, with the present holders except
-    /// the grant with this `id`: the request of a conversion has the id of the shared grant that it
-    /// would replace.
+    /// The error of a request that was not granted; `mode` is what it requested. The error names
+    /// the present holders except the grant with this `id`: an upgrade has the same id as the
+    /// shared grant that it would replace.
     pub fn held_by(
         &self,
         target: &LockTarget<'_>,
@@ -166,7 +166,8 @@ pub(crate) enum RequestResult {
     NotAvailable,
 }
 
-/// The state of a wait.
+/// The state of a wait. If it is pending: the wait, the waiter through which the next poll is
+/// requested, and the time after which to poll again in any case.
 pub(crate) enum GrantPoll {
     Ready(Result<RequestHandle>),
     Pending(LockWait, Arc<Waiter>, Option<Duration>),

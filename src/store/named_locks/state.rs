@@ -48,8 +48,8 @@ impl NamedLocks {
         self.manager.totals(self.env.elapsed())
     }
 
-    /// Must be called after the lock manager was read, not before: closing the store drops the
-    /// manager's entries, so what was read may be incomplete.
+    /// Fails if the store is closed. To be called after a read of the lock manager, not before:
+    /// closing the store drops the manager's entries, so what was read may be incomplete.
     pub fn check_open(&self) -> Result<()> {
         self.manager.closed().map_or(Ok(()), |why| Err(Error::closed(why)))
     }

@@ -1,4 +1,4 @@
-//! The named lock of a transaction that runs under one.
+//! The named lock of a call of [`Store::transact_with_lock`](crate::Store::transact_with_lock).
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::lock_manager::RequestHandle;
 use crate::store::named_locks::fence::Fence;
 use crate::store::txn::Txn;
 
-/// The lock under which all attempts of one call run.
+/// The lock that is held during all attempts of one call, and fences each attempt.
 #[derive(Clone)]
 pub(crate) struct TxnLock {
     pub(super) fence: Fence,

@@ -1,8 +1,9 @@
 //! A buffered cursor over one column of a scan, from both ends.
 //!
-//! Cells that are read ahead are buffered, and empty ranges are remembered, so each part of a range
-//! is scanned once, however many pages there are. Otherwise each page would skip the same range of
-//! tombstones again, and an engine skips tombstones no faster than live cells.
+//! Cells that are read ahead are buffered, and how far each end has read is remembered even where
+//! it has found no cells. So each part of the range is scanned once, however many pages there are.
+//! Otherwise each page would skip the same tombstones again, and an engine skips tombstones no
+//! faster than live cells.
 
 use std::mem::replace;
 use std::ops::Bound;
@@ -14,8 +15,8 @@ use crate::row::RowKey;
 
 const PAGE_CELLS_MIN: usize = 16;
 const PAGE_CELLS_MAX: usize = 512;
-/// The next page has a quarter as many cells as were read so far, so a scan that is stopped early
-/// wastes little I/O.
+/// The maximum of the next page is a quarter of the number of cells read so far, clamped to the two
+/// limits above, so a scan that is stopped early wastes little I/O.
 const PAGE_GROWTH_DIVISOR: usize = 4;
 
 /// See the [module](self).
@@ -57,8 +58,9 @@ impl ColumnCursor {
             })
     }
 
-    /// Reads the next page, up to the row `upto` at most. The opposite end of the cursor must not
-    /// have read that row, or rows would be read twice.
+    /// Reads the next page, up to the row `upto` at most. The opposite end must not have read that
+    /// row: `upto` becomes the end of the range for this page, so rows that were read from the
+    /// opposite end would be read again.
     pub fn read_page(&mut self, view: &dyn EngineSnapshot, upto: Option<&[u8]>, backwards: bool) -> Result<()> {
         let Some(mut range) = self.unread.take() else { return Ok(()) };
         let CursorEnd { cells, bookmark } = if backwards { &mut self.back } else { &mut self.front };
@@ -81,7 +83,7 @@ impl ColumnCursor {
     /// Lends cells instead of reading a page: calls `see` with unread cells, from the front on,
     /// until `see` returns `false`. Does nothing if cells are buffered at the front, or if the
     /// engine cannot lend cells. The snapshot keeps in memory what it reads during the call, so one
-    /// call visits at most as much as the largest page has.
+    /// call visits no more cells, and about as many bytes, as the largest page can have.
     ///
     /// Returns whether another call may visit more cells. If `see` panics, the cursor is at its
     /// end.
@@ -109,7 +111,8 @@ impl ColumnCursor {
         Ok(has_more)
     }
 
-    /// The last row that this end has buffered; `None` without one, or if the whole range is read.
+    /// The row up to which this end has read: the last one that it has buffered. `None` if none is
+    /// buffered, or if the whole range has been read.
     pub fn read_up_to(&self, backwards: bool) -> Option<&[u8]> {
         let (near, _) = self.ends(backwards);
         self.unread.as_ref().and_then(|_| near.cells.last()).map(|(row, _)| row)

@@ -97,10 +97,10 @@ impl MergeCursor {
 }
 
 impl Overlay {
-    /// Reads a page with each of the two lock cursors that has no lock buffered, unless this cursor
-    /// has already read as far as the row of the next version. The page ends at the last row whose
-    /// version is buffered. Once all versions of the range have been read, only the maximum size
-    /// limits a page.
+    /// Reads a page with each of the two lock cursors that has no lock buffered and has not read as
+    /// far as the row of the next version, or, if no version is left, to the end of the range. The
+    /// page ends at the last row whose version is buffered, if not before. Once all versions of the
+    /// range have been read, only the maximum size of a page limits it.
     fn read(&mut self, rows: &RowReader, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
         let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
         let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));

@@ -31,8 +31,8 @@ enum LockEffect {
 }
 
 /// The content of a row's cell in the write column. It is decoded while the engine lends the cell.
-/// A further read is left to [`CellRead::value`], because the snapshot may be locked while it lends
-/// a cell.
+/// If the value is elsewhere (an older version, or a value out of line), [`CellRead::value`] reads
+/// it later, because the snapshot may be locked while it lends a cell.
 enum CellRead {
     Missing,
     Visible(Value),

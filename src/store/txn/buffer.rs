@@ -46,7 +46,7 @@ pub(in crate::store) struct TxnBuffer {
     savepoints: Vec<(u64, usize)>,
     savepoints_made: u64,
     bytes: usize,
-    /// The size of `undo`.
+    /// The size of `undo` in bytes, with the overhead of each row.
     undo_bytes: usize,
     pub(in crate::store) large: Option<Box<dyn LargeTxn>>,
     /// Set once the transaction cannot commit any more: reads, writes and the commit then fail.
@@ -84,7 +84,8 @@ impl TxnBuffer {
     }
 
     /// Ends a transaction that has no writes, so nothing is submitted. Fails if a grant that fences
-    /// the transaction has ended; otherwise releases the locks that end with the commit.
+    /// the transaction has ended; otherwise releases the lock of `transact_with_lock`, if any, as a
+    /// commit does.
     pub(in crate::store) fn check_and_release_fences(&mut self) -> Result<()> {
         if self.fences.is_empty() {
             return Ok(());
@@ -97,7 +98,8 @@ impl TxnBuffer {
         Ok(())
     }
 
-    /// From this call on, commits of other transactions are not conflicts.
+    /// For restores: from this call on, a commit of another transaction is no conflict, even if it
+    /// is newer than this transaction's snapshot.
     pub(in crate::store) fn skip_conflict_check(&mut self) {
         self.read_ts = Timestamp::MAX;
         if let Some(large) = &mut self.large {
@@ -188,8 +190,8 @@ impl TxnBuffer {
         if self.write_set.is_empty() {
             return Ok(());
         }
-        // The conditions omit the read view: the commit checks whether the view has expired, after
-        // all rows are locked.
+        // These conditions have no read view: whether the view has expired is checked by the
+        // commit, after all rows are locked.
         let conditions =
             Arc::new(CommitConditions { keyspaces: self.written_keyspaces(), ..CommitConditions::default() });
         let large = match &mut self.large {
@@ -202,7 +204,7 @@ impl TxnBuffer {
         large.lock_rows(&self.write_set, &conditions, timer)?;
         match Arc::get_mut(&mut self.write_set) {
             Some(buffer) => buffer.clear(),
-            // A scan still reads the old buffer.
+            // A scan still reads the old buffer, so that one cannot be emptied.
             None => self.write_set = Arc::default(),
         }
         self.bytes = 0;

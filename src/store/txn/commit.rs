@@ -139,7 +139,8 @@ impl Txn {
         Some(ErrorKind::Conflict(self.reader.first_conflict()?).into())
     }
 
-    /// The timing of the ended transaction, for the slow log.
+    /// For the slow log: when the transaction began and ended, and the time it spent in each phase.
+    /// Without a commit call it ends now.
     pub(in crate::store) fn last(&self) -> AttemptTiming {
         let ended = self.ended.as_ref().map_or_else(|| self.store.inner.env.elapsed(), |ended| ended.at);
         AttemptTiming::new(self.id, &self.reader, ended)

@@ -46,9 +46,10 @@ use crate::value::Value;
 /// Once a large transaction has locked a row, other transactions that write the row get a conflict,
 /// even before the large transaction commits. A write of the large transaction may return
 /// [`ErrorKind::Conflict`] as well. This aborts the large transaction: its later reads, writes and
-/// the commit return the same error. Reading or rewriting a locked row reads the disk. Rows that
-/// are undone by a savepoint stay locked until the transaction ends. After the commit the
-/// background lock cleanup turns the locks into versions; no call waits for it.
+/// the commit return the same error. When the large transaction reads or rewrites a row that it has
+/// locked, the row is read from the store. Rows that are undone by a savepoint stay locked until
+/// the transaction ends. After the commit the background lock cleanup turns the locks into
+/// versions; no call waits for it.
 ///
 /// Dropping a transaction rolls it back, without an error and without waiting.
 #[must_use = "a transaction that is dropped is rolled back"]
@@ -93,7 +94,8 @@ impl Txn {
         })
     }
 
-    /// From this call on, commits of other transactions are not conflicts.
+    /// From this call on, a row can be locked and committed whatever other transactions have
+    /// committed to it, even before the call: that is not a conflict.
     pub(in crate::store) fn skip_conflict_check(&mut self) {
         self.buffer.skip_conflict_check();
     }
@@ -237,8 +239,9 @@ impl Txn {
         Ok(deleted)
     }
 
-    /// Sets a savepoint. After the first one, each write also keeps in memory the transaction's own
-    /// earlier write of the row. This counts towards
+    /// Sets a savepoint. After a transaction's first savepoint, each write also keeps in memory
+    /// what would undo it: the row's key and, if there is one, the transaction's earlier write of
+    /// the row. This counts towards
     /// [`Builder::max_transaction_bytes`](crate::store::Builder::max_transaction_bytes).
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint { number: self.buffer.savepoint(), txn: self.id }
@@ -262,7 +265,8 @@ impl Txn {
         Ok(())
     }
 
-    /// The buffered rows, without those that a large transaction has locked.
+    /// The rows in the buffer. If this transaction is large, the rows that it has already locked
+    /// are no longer there.
     pub(in crate::store) fn written_rows(&self) -> Vec<RowKey> {
         self.buffer.write_set.keys().cloned().collect()
     }

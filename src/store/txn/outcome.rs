@@ -19,7 +19,8 @@ pub struct Commit {
     pub durable: bool,
 }
 
-/// When and how a transaction ended. For an attempt of `transact` only the time is used.
+/// When and how a transaction ended. For an attempt of `transact` only the time is used, because
+/// the slow log has one entry for the whole call.
 pub(in crate::store) struct TxnEnd {
     pub at: Duration,
     pub outcome: TxnOutcome,

@@ -30,7 +30,7 @@ const NESTED_WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(in crate::store) struct NestingGuard;
 
 impl NestingGuard {
-    /// Enters a call; returns whether it is the outermost one.
+    /// Enters a `transact` call; returns whether it is the outermost one on this thread.
     pub(in crate::store) fn enter() -> (Self, bool) {
         let depth = TRANSACT_DEPTH.get();
         TRANSACT_DEPTH.set(depth + 1);
@@ -164,7 +164,8 @@ impl RetryLoop {
         }
     }
 
-    /// Fences every attempt by a lock, which is released when an attempt commits.
+    /// Fences every attempt by a lock. A commit releases the lock; if no attempt commits, the
+    /// caller must release it.
     pub(crate) fn with_lock(self, lock: TxnLock) -> Self {
         Self { under: Some(lock), ..self }
     }
@@ -176,7 +177,9 @@ impl RetryLoop {
         Self { always_asks: true, ..Self::new(store, options) }
     }
 
-    /// The bounded waits before the next attempt.
+    /// The waits before the next attempt: after a conflict first in row queues and for the release
+    /// of the lock that was met (on a shared engine a pause instead), then for a permit. Each has a
+    /// time limit.
     pub(crate) fn admission_wait(&self, outermost: bool) -> AdmissionWait {
         let inner = &self.store.inner;
         let mut wait = AdmissionWait::default();

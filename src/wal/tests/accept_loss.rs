@@ -84,8 +84,8 @@ fn a_crash_during_acceptance_leaves_the_same_loss_or_none() {
                 }
                 let log = resume(disk.clone(), &now, 10, now.data_loss().map(|loss| loss.fingerprint)).unwrap();
                 assert_eq!(log.last_sequence(), frame - 1);
-                // If the interrupted `resume` has created a new segment, this `resume` may
-                // quarantine that one, too.
+                // The segments from the damaged one on are quarantined, and perhaps a segment that
+                // the interrupted `resume` has created.
                 assert!(kept(&disk).len() as u64 >= 3 - (frame - 1) / 3);
             }
             if is_resumed {
@@ -127,13 +127,13 @@ fn frames_beyond_the_end_stay_dropped_after_resuming() {
     append(&mut log, &payload(3, 300)).unwrap();
     log.rotate(2).unwrap();
     append(&mut log, &payload(4, 300)).unwrap();
-    // The power cut loses the second frame alone.
+    // As if a power cut had lost frame 2, and kept the frames 3 and 4, which are unsynced as well.
     disk.flip_bits(&segment::segment_file_name(1), 8192 + 328 + 100, 1);
     let log = reopen(&disk, 3);
     assert_eq!(log.last_sequence(), 1);
     let disk = disk.handle();
-    // If the headers of the new segment are damaged, the loss cannot be detected, but no dropped
-    // frame comes back.
+    // Both headers of segment 3, which `reopen` has created, are damaged. Recovery takes this for a
+    // torn tail, but no dropped frame comes back.
     for at in [30, 4096 + 30] {
         disk.flip_bits(&segment::segment_file_name(3), at, 1);
     }

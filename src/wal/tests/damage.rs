@@ -23,8 +23,8 @@ struct Written {
     headers: Vec<SegmentHeader>,
 }
 
-/// Three segments of four frames each, with a sync after every second frame; `finish` writes the
-/// end of the last segment.
+/// Three segments of four frames each, with a sync after every second frame; `finish` may append
+/// more to the last segment.
 fn written(finish: impl FnOnce(&mut WalWriter<SimDisk>)) -> Written {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();

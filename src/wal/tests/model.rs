@@ -11,8 +11,8 @@ struct Model {
     /// The payload of a failed append, which may be in the log.
     maybe: Option<Vec<u8>>,
     acknowledged: u64,
-    /// How many frames must be in the log. After a kill these are all frames, unless the kernel
-    /// drops the pages of failed syncs; otherwise, the acknowledged ones.
+    /// How many frames must be in the log: the acknowledged ones after a power cut, or if the
+    /// kernel has dropped the pages of failed syncs after a kill; otherwise all that were appended.
     must: u64,
     /// The flushed sequence: all frames up to it are durable elsewhere.
     flushed: u64,

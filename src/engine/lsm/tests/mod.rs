@@ -1,7 +1,8 @@
 //! Random histories of an LSM storage over a simulated disk and simulated tables, compared with a
 //! model.
 //!
-//! Every batch writes its own number into a cell, so the state after a crash identifies the prefix.
+//! Every batch writes its own number into a cell. After a crash this cell shows how many batches
+//! are left, and the store must have the state that the model has after the last of these.
 //! Histories that fail print their seed: `LSM_SEED` runs that history alone, and `LSM_HISTORIES`
 //! sets how many run.
 
@@ -57,8 +58,8 @@ fn an_idle_log_gets_one_noop_frame_and_a_failed_one_none() {
         storage.write(batch).and_then(|()| storage.sync())
     };
     put().unwrap();
-    // There is no flush thread here. The test runs three rounds of this thread's work, of which the
-    // second writes the no-op frame.
+    // There is no flush thread here, so the test runs three rounds of its work. In the first the
+    // log has grown; in the second it has not, so the no-op frame is written; the third parks.
     path.noop_needed.store(true, Ordering::Release);
     let before = path.wal.written_sequence();
     let rounds = [Poll::AfterIdle, Poll::Again, Poll::Park];
@@ -78,7 +79,8 @@ fn an_idle_log_gets_one_noop_frame_and_a_failed_one_none() {
 
 #[test]
 fn incarnations_killed_before_a_flush_do_not_grow_the_log() {
-    // Each incarnation writes as much as it may without a flush, or hardly anything.
+    // Each incarnation writes less than twice the memtable limit of 3,000 bytes, so a write never
+    // has to flush: 4,000 bytes, or hardly anything.
     for bytes in [4_000, 10] {
         let mut model = Model::new(5);
         let mut segments_most = 0;
@@ -177,7 +179,8 @@ fn a_read_error_of_the_log_does_not_stop_salvage() {
     assert!(incomplete > 3, "{incomplete} read errors were noted");
 }
 
-/// Writes batches that set a cell to their number. Returns a snapshot after each, with the number.
+/// Writes one batch for each number, which sets a cell to this number. Returns the numbers, each
+/// with a snapshot that was opened after its batch.
 fn snapshots_of(storage: &Store, numbers: std::ops::Range<u8>) -> Vec<(Snapshot, u8)> {
     let write = |number| {
         let mut batch = storage.new_batch(0);

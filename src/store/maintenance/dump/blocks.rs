@@ -33,7 +33,9 @@ const HEADER_MAX_BYTES: usize = 96;
 /// A block of rows ends at this number of bytes, or at [`BLOCK_ROWS`] rows.
 pub(in crate::store) const BLOCK_BYTES: usize = 256 << 10;
 pub(in crate::store) const BLOCK_ROWS: usize = 4096;
-/// The maximum size of a record: a full block, plus one row of the maximum size.
+/// The maximum size of a record. The rows of a block are below [`BLOCK_BYTES`] until the last one
+/// is added, whose value has at most [`MAX_VALUE_BYTES`]. The second `BLOCK_BYTES` is more than its
+/// key needs, and 16 bytes are more than the lengths of a row's key and value take.
 const MAX_RECORD_BYTES: usize = MAX_VALUE_BYTES + 2 * BLOCK_BYTES + 16 * BLOCK_ROWS;
 /// Records shorter than this are not compressed.
 const MIN_COMPRESS_BYTES: usize = 64;
@@ -57,7 +59,7 @@ pub(in crate::store) enum DumpBlock {
     /// The header: see [`DumpHeader`].
     Header { store_id: Option<u64>, read_ts: Timestamp, since: Option<Timestamp> },
     /// A keyspace, with its id in the source store. If `is_new`, the dump has all rows of the
-    /// keyspace.
+    /// keyspace, otherwise only the rows that changed.
     Keyspace { id: u32, name: String, is_new: bool },
     /// The id of the keyspace whose rows follow.
     Section(u32),
@@ -225,8 +227,8 @@ impl<R: Read> DumpReader<R> {
         let mut header = [[0; 4]; 2];
         self.read_exact(header.as_flattened_mut())?;
         let [length, stored] = header.map(u32::from_be_bytes);
-        // The limit holds for compressed blocks too: a record is compressed only if that makes it
-        // smaller.
+        // The limit of a record is also that of a compressed block, because a record is compressed
+        // only if that makes the block smaller.
         let length = usize::try_from(length).ok().filter(|length| *length <= MAX_RECORD_BYTES);
         let Some(length) = length else { return Err(self.corrupt("is damaged: a block is too long")) };
         // The length may be damaged, so the buffer is not allocated with that size, but grows with
@@ -270,7 +272,8 @@ impl<R: Read> DumpReader<R> {
         if self.read_available(&mut [0])? == 0 { Ok(()) } else { Err(self.corrupt("has data after its last block")) }
     }
 
-    /// A corruption error with the number of the next block.
+    /// A corruption error. Its text has the number of the block that is being read or, between two
+    /// reads, of the block that would be read next.
     pub fn corrupt(&self, what: &str) -> Error {
         ErrorKind::Corruption(format!("the dump {what} (block {}){}", self.number, self.error_suffix)).into()
     }

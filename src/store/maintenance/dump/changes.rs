@@ -64,8 +64,8 @@ pub(in crate::store) fn visit_changed_rows(
 /// unchanged.
 type RowDelta<'a> = Option<Option<VisibleValue<'a>>>;
 
-/// The change that a lock implies. `None` if the lock has no committed value; the row's version
-/// then shows the change.
+/// The change that a lock implies. `None` if the lock is lock-only, or its transaction is not
+/// committed in the view; then the row's version decides.
 fn change_in_lock<'a>(
     store: &Store,
     view: &ReadView,

@@ -86,7 +86,7 @@ pub struct DumpHeader {
     pub since: Option<Timestamp>,
 }
 
-/// The counts of a dump or restore, so far or in total.
+/// The timestamps of a dump, and what was dumped or restored, so far or in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DumpStats {

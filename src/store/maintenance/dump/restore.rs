@@ -240,8 +240,8 @@ impl<'a> RestoreJob<'a> {
     }
 }
 
-/// Fails if a key is empty or too long. Values need no check, because the length of a block bounds
-/// them.
+/// Fails if a key is empty or too long: the dump is then corrupt. The size of the values is checked
+/// when the rows are written.
 fn check_keys<'a, R: Read>(from: &DumpReader<R>, mut keys: impl Iterator<Item = &'a Value>) -> Result<()> {
     match keys.find(|key| key.0.is_empty() || key.0.len() > MAX_KEY_BYTES) {
         Some(key) => {

@@ -27,11 +27,12 @@ impl Snapshot {
     /// [cancel](IntoControlFlow) the dump.
     ///
     /// The dump needs memory for about three times the rows of one block. A block has about 256 KiB
-    /// of rows, or more if its last value is larger. If the store is written to, or the snapshot is
-    /// of an earlier timestamp, a dump that takes longer than
-    /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) fails with
-    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). A dump of a store opened
-    /// [read-only](crate::Builder::read_only) never fails for this reason.
+    /// of rows, or more if its last value is larger. If the snapshot expires before the dump ends,
+    /// the dump fails with [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). A
+    /// snapshot expires [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) after the
+    /// store is next written to or, if it is one of
+    /// [`Store::snapshot_at`](crate::Store::snapshot_at), after that call. In a store opened
+    /// [read-only](crate::Builder::read_only) it never expires.
     ///
     /// All dumped rows are durable, also with
     /// [`Durability::Buffered`](crate::Durability::Buffered), because the dump first waits for a

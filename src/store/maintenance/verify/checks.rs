@@ -31,9 +31,9 @@ pub struct Verifier<'a> {
     safe_point: Timestamp,
     /// All keyspaces, with their names if they have one; `None` if the catalog cannot be read.
     pub keyspaces: Option<HashMap<KeyspaceId, Option<String>>>,
-    /// Row and commit timestamp of the last version that the scan of the history has visited. The
-    /// versions of a row are visited newest first. So if the next version is of the same row, this
-    /// one has replaced it.
+    /// Row and commit timestamp of the version that the scan of the history visited last. The
+    /// versions of a row are visited newest first. So if the scan now comes to another version of
+    /// the row, that one was replaced by the version here.
     newer: Option<(RowKey, Timestamp)>,
     pub report: VerifyReport,
     progress: &'a mut dyn FnMut(&VerifyReport) -> StoreResult<()>,
@@ -60,7 +60,8 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Checks every cell of a column. Fails only if the progress callback does.
+    /// Checks every cell of a column. Damage and read errors become issues. Fails only if
+    /// `progress` fails, because the verification is cancelled or the store closed.
     pub fn check_column(
         &mut self,
         column: Column,
@@ -242,8 +243,8 @@ impl<'a> Verifier<'a> {
         self.check_keyspace_of(Column::Data, &row);
         let owns =
             |txn_start, value: Option<&StoredValue>| txn_start == start_ts && value == Some(&StoredValue::OutOfLine);
-        // An undecodable version or lock may refer to the value, so the value is not reported. Such
-        // a version or lock is reported by the check of its own column.
+        // A version or lock that cannot be read may refer to the value. So the value is then not
+        // reported; the check of the write or lock column reports the version or lock.
         let by_version =
             self.view.write(&row).map(|version| version.is_some_and(|w| owns(w.txn.start_ts, w.value.as_ref())));
         let by_lock = self.view.lock(&row).map(|lock| {

@@ -63,8 +63,8 @@ impl Store {
     pub fn verify<P: IntoControlFlow>(&self, mut progress: impl FnMut(&VerifyReport) -> P) -> Result<VerifyReport> {
         self.inner.check_open()?;
         let view = ReadView::new(Timestamp::MAX, self.inner.engine.snapshot()?, true);
-        // Fails if the engine does not expose its cells. Other errors are ignored here, because the
-        // checks report them.
+        // This read finds out whether the engine exposes its cells, and returns the error if it
+        // does not. Other errors are ignored here, because the checks report them.
         view.snapshot.scan_raw(Column::Meta, &RowRange::all(), &mut |_, _| false).or_else(|why| match why {
             EngineError::Unsupported(_) => Err(why),
             _ => Ok(()),
@@ -95,7 +95,8 @@ impl Store {
         Ok(verifier.report)
     }
 
-    /// All keyspaces that may have rows, including the catalog and dropped keyspaces.
+    /// All keyspaces that may have rows, with their names. The catalog and the dropped and staged
+    /// keyspaces are included, without a name.
     fn keyspace_names_at(&self, view: &Arc<ReadView>) -> Result<HashMap<KeyspaceId, Option<String>>> {
         let catalog: Keyspace = self.inner.catalog.keyspace();
         let all = prefix_range(&catalog, b"");
