@@ -30,8 +30,8 @@ struct CancelOnDrop<W>(Arc<Mutex<Option<W>>>);
 
 impl<W> Drop for CancelOnDrop<W> {
     fn drop(&mut self) {
-        // The mutex is unlocked before the work is dropped, because dropping the work can run any
-        // code.
+        // The mutex is unlocked first: dropping the work runs the destructors of what it owns,
+        // which may be any code.
         let work = self.0.lock().take();
         drop(work);
     }
@@ -42,7 +42,8 @@ pub(super) fn current_runtime() -> Result<Handle> {
     Handle::try_current().map_err(|_| Error::invalid("AsyncStore requires a tokio runtime"))
 }
 
-/// The result of a task on a blocking thread.
+/// The result of a task that `spawn_blocking` has started. A panic of the task is resumed here. A
+/// task that never ran, because the runtime was shut down, is an error.
 pub(super) fn join_result<T>(outcome: Result<T, JoinError>) -> Result<T> {
     outcome.map_err(|why| match why.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),

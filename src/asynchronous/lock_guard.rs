@@ -222,9 +222,10 @@ impl AsyncLockGuard {
         run_blocking(move || locks.renew_lease(store.lease_rows(), &grant, Some(lease))).await?
     }
 
-    /// [`LockGuard::upgrade`]. A future that is dropped during the wait leaves the shared lock as
-    /// it was. If the future is dropped after the grant, the guard is exclusive. The token is then
-    /// 0 until the work in progress ends, or until another call of `upgrade` completes the upgrade.
+    /// [`LockGuard::upgrade`]. If the future is dropped during the wait, the guard keeps its shared
+    /// lock. If it is dropped after the grant, the guard is exclusive, but its token is 0 until the
+    /// rest of the upgrade is done: by a blocking thread if that has begun, else by another call of
+    /// `upgrade`.
     ///
     /// # Errors
     /// Those of [`LockGuard::upgrade`], and of [`AsyncStore::run_blocking`].
@@ -249,8 +250,8 @@ impl AsyncLockGuard {
     }
 
     /// [`LockGuard::downgrade`]. If the future is dropped after the lock has become shared, the
-    /// token is 0 until the work in progress ends, or until another call of `downgrade` completes
-    /// the downgrade.
+    /// token is 0 until a blocking thread has done the rest of the downgrade, or another call of
+    /// `downgrade` completes it.
     ///
     /// # Errors
     /// Those of [`LockGuard::downgrade`], and of [`AsyncStore::run_blocking`].
@@ -319,8 +320,8 @@ impl Drop for PendingUpgrade<'_> {
     }
 }
 
-/// Ends the watch of a grant when dropped, because the future of `wait_lost` may be dropped at any
-/// time.
+/// Ends, when dropped, the watch of a grant that `wait_lost` has begun: the future of `wait_lost`
+/// may be dropped at any time.
 struct WatchGuard<'a> {
     guard: &'a LockGuard,
     waiter: &'a Arc<Waiter>,

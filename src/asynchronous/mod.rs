@@ -50,9 +50,9 @@ pub use scan::AsyncScan;
 ///
 /// At most [`Builder::admission_limit`](crate::Builder::admission_limit) attempts of `transact` run
 /// at the same time (three times the cores by default). Further attempts wait, but for a second at
-/// most, and then run in any case. An attempt counts until its commit is visible, but keeps its
-/// thread until the commit is durable; many commits share one sync. To bound memory and threads,
-/// bound the number of concurrent calls.
+/// most, and then run in any case. An attempt counts only until its commit is visible, but keeps
+/// its thread until the commit is durable. So more threads than the limit may be taken. To bound
+/// memory and threads, bound the number of concurrent calls.
 ///
 /// Worker threads are never blocked, so a `current_thread` runtime is enough. The runtime needs
 /// neither a time driver nor an I/O driver.
@@ -197,7 +197,7 @@ impl AsyncStore {
         AsyncScan::new(&self.store, move || store.prefix(&keyspace, prefix))
     }
 
-    /// [`Store::close`]. Later calls of other handles that read, write or commit return
+    /// [`Store::close`]. Afterwards every read, write or commit by another handle returns
     /// [`Closed`](crate::ErrorKind::Closed). A call in flight may return this error, too; a commit
     /// in flight may return [`Undetermined`](crate::ErrorKind::Undetermined).
     ///

@@ -23,8 +23,8 @@ pub struct AsyncScan {
     state: State,
     page: IntoIter<Row>,
     backwards: bool,
-    /// A handle that does not keep the store open; `None` after the end. Checked before each
-    /// row, so that a closed store returns no more rows.
+    /// Checked before each row: a closed store returns no more rows. This handle does not keep the
+    /// store open. `None` after the end.
     store: Option<Store>,
 }
 

@@ -29,8 +29,9 @@ impl AsyncStore {
     /// that has begun is not undone: it completes, and its result is not reported. In each case no
     /// row lock, permit or row-queue ticket is left.
     ///
-    /// To limit the time, use a [`RetryPolicy`](crate::RetryPolicy), which always reports the
-    /// result. A timeout around the future drops the future, and the result with it.
+    /// To limit the time, use a [`RetryPolicy`](crate::RetryPolicy): when its time is over, the
+    /// call still returns a result. A timeout around the future drops the future, and with it the
+    /// result, even that of a commit that has begun.
     ///
     /// A panic of the closure rolls the transaction back, and is resumed in the task that awaits.
     /// The closure may call `transact` of the [`Store`] for another transaction. The closure must
@@ -95,8 +96,8 @@ impl AsyncStore {
         T: Send + 'static,
         E: From<Error> + Send + 'static,
     {
-        // This reference is dropped with the future. A running attempt then finds that its weak
-        // reference is the only one left, and rolls back.
+        // This reference is dropped with the future. A running attempt has only a weak one; if this
+        // one is gone when the closure returns, the attempt rolls back.
         let awaited = Arc::new(());
         loop {
             let held = self.wait_admission(attempts.admission_wait(true)).await?;
@@ -132,8 +133,8 @@ impl AsyncStore {
     }
 }
 
-/// Waits until the waiter is notified or `at_most` has passed. A timer of tokio would panic in a
-/// runtime without a time driver, and there is no way to check for the driver.
+/// Waits until the waiter is notified or `at_most` has passed. The timer is not one of tokio: that
+/// would panic in a runtime without a time driver, and there is no way to check for the driver.
 pub(super) async fn notified_timeout(waiter: &Waiter, at_most: Option<Duration>) {
     let Some(at_most) = at_most else { return waiter.notified().await };
     let (mut notified, mut too_late) = (pin!(waiter.notified()), pin!(Delay::new(at_most)));

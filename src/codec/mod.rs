@@ -21,9 +21,9 @@ use crate::timestamp::Timestamp;
 
 const VERSION: u8 = 1;
 const CONFIG: Configuration = standard();
-/// Limits the memory that a damaged length can claim before decoding finds that the bytes are
-/// missing; without a limit bincode panics. The longest valid value has 32 MiB, and claims at most
-/// 16 times as much memory (if it consists of small `u128`s).
+/// Decoding claims memory for a length before it finds that the bytes are missing. Without this
+/// limit bincode would panic on a damaged length. The longest valid value has 32 MiB, and claims at
+/// most 16 times as much memory (if it consists of small `u128`s).
 const READ_CONFIG: Configuration<LittleEndian, Varint, Limit<{ 512 << 20 }>> = standard().with_limit();
 
 /// Why bytes are not a valid record.
@@ -345,8 +345,9 @@ mod tests {
         let mut bytes = Vec::new();
         try_encode_value(&numbers, &mut bytes).unwrap();
         assert_eq!(decode_value::<Vec<u128>>(&bytes).unwrap(), numbers);
-        // These bytes are at least a sixteenth of the longest value, and decode into at most a
-        // sixteenth of the limit. So the longest value stays within the limit, too.
+        // Multiplied by 16, the bytes reach the 32 MiB of the longest value, and the decoded
+        // numbers are still within the limit of 512 MiB. So the limit admits the longest value,
+        // too.
         assert!(bytes.len() * 16 >= 32 << 20);
         assert!(size_of_val(numbers.as_slice()) * 16 <= 512 << 20);
     }

@@ -28,7 +28,8 @@ struct Permits {
     /// their rows.
     with_tickets: VecDeque<Arc<Waiter>>,
     /// All other attempts, mostly first ones. Attempts with tickets cannot starve them: only
-    /// retries have tickets, and the first attempt of each transaction waits here.
+    /// retries have tickets, and a transaction has no retry before its first attempt, which waits
+    /// here.
     without_tickets: VecDeque<Arc<Waiter>>,
 }
 

@@ -129,7 +129,8 @@ impl AdmissionWait {
     }
 
     /// The next action at the time `now`; `None` when all waits have ended and
-    /// [`AdmissionWait::finish`] is to be called. May be called again before the action is done.
+    /// [`AdmissionWait::finish`] is to be called. A call before a wait has ended returns the same
+    /// wait again, with the time that is left.
     pub fn poll(&mut self, now: Duration, new_waiter: &dyn Fn() -> Arc<Waiter>) -> Option<WaitAction> {
         if let Some(since) = self.backoff_started.take() {
             self.attempt.wait_times.row_lock += now.saturating_sub(since);
@@ -270,8 +271,8 @@ mod tests {
         Arc::new(Waiter::new(&SystemEnv::default()))
     }
 
-    /// Another attempt has both tickets and the permit, or there is no other. The wait is dropped
-    /// after some polls, as when the future of a task is dropped.
+    /// Once with another attempt that has both tickets and the permit, once without. The wait is
+    /// dropped after 0 to 7 polls, as when the future of a task is dropped.
     #[test]
     fn a_wait_dropped_at_any_step_leaves_every_queue() {
         let queues = Queues::new();

@@ -11,7 +11,7 @@
 //! While there are conflicts, first attempts and retries also wait for a [permit](admission), so
 //! that only as many attempts run at once as can make progress.
 //!
-//! # No deadlock, and no dependence
+//! # No deadlock, and not needed for correctness
 //!
 //! These waits cannot deadlock among themselves. An attempt queues for all its rows before it
 //! begins, in the order of their hashes, and then for the permit. A commit waits neither for a row

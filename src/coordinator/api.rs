@@ -27,9 +27,9 @@ pub enum CommitProtocol {
     /// shared engine there are always two phases.
     #[default]
     Auto,
-    /// Always two phases: every row is locked, with its future value; then one row, the primary, is
-    /// committed, which decides the transaction; then the other rows are. On an exclusive engine up
-    /// to 1,023 other rows are committed together with the primary.
+    /// Always two phases. The first locks every row, and stores the row's future value in the lock.
+    /// The second commits one row, the primary, which decides the transaction, and then the other
+    /// rows. On an exclusive engine up to 1,023 of these are committed together with the primary.
     TwoPhase,
 }
 
@@ -54,8 +54,8 @@ pub struct CommitRequest<'a> {
     pub durable: bool,
     pub conditions: Arc<CommitConditions>,
     pub attempt: Option<AttemptGuard>,
-    /// Measures the phases of the commit. The first one counts from the end of the timer's last
-    /// lap.
+    /// Records how long the commit spends in each phase. The time since the timer's last lap counts
+    /// for the commit's first phase.
     pub timer: &'a TxnTimer,
 }
 
@@ -87,7 +87,8 @@ pub trait Coordinator: Send + Sync {
     fn begin(&self) -> Result<(Arc<ReadView>, TxnId)>;
 
     /// A view for a snapshot, with all acknowledged commits. On an exclusive engine, if commits are
-    /// durable by default, the view has durable commits only.
+    /// durable by default, the view has durable commits only; if an acknowledged commit is not
+    /// durable yet, it is synced first.
     fn snapshot(&self) -> Result<Arc<ReadView>>;
 
     /// A view of what was committed at or below `at`, from the history.
@@ -156,9 +157,9 @@ pub trait Coordinator: Send + Sync {
         Ok(())
     }
 
-    /// Expires views that were replaced or, if historical, opened longer than `max_snapshot_age`
-    /// ago, and requests a sync if a visible commit is not durable. Returns the number of expired
-    /// views.
+    /// Expires old views: those that a newer view replaced longer than `max_snapshot_age` ago, and
+    /// historical ones that were opened longer ago than that. Requests a sync if a visible commit
+    /// is not durable. Returns the number of expired views.
     fn maintain(&self, _max_snapshot_age: Duration) -> usize {
         0
     }
@@ -169,14 +170,15 @@ pub trait Coordinator: Send + Sync {
         Ok(0)
     }
 
-    /// Whether locks of finished transactions may be left. If so, resolvers may read the primaries
-    /// of these transactions.
+    /// Whether locks of finished transactions may be left. Resolvers may have to read the primaries
+    /// of these transactions, so the rows of dropped keyspaces must stay.
     fn may_read_primaries(&self) -> bool {
         true
     }
 
-    /// Whether the GC horizon has reached `ts`: from then on no transaction and no new historical
-    /// read reads below `ts`. Open historical views have engine snapshots of their own.
+    /// Raises the GC horizon if it can reach `ts`, and returns whether it has. From then on no
+    /// transaction and no new historical read reads below `ts`. Historical views that are already
+    /// open may, because they have engine snapshots of their own.
     fn is_below_gc_horizon(&self, _ts: Timestamp) -> Result<bool> {
         Ok(false)
     }
@@ -195,7 +197,7 @@ pub trait Coordinator: Send + Sync {
         Ok(())
     }
 
-    /// Stops the background worker after its current page.
+    /// Stops the background worker after its current round.
     fn stop_background(&self) {}
 
     /// Makes all visible commits durable, and rejects all further calls.
@@ -227,7 +229,8 @@ pub trait LargeTxn: Send + Sync {
     ) -> Result<Timestamp>;
 }
 
-/// What grants of named locks need from a coordinator: the lock manager and the order of commits.
+/// What named locks need from a coordinator: the lock manager, fencing tokens, and waits for
+/// commits to be visible or durable.
 pub trait LockAuthority: Send + Sync {
     fn manager(&self) -> &Arc<LockManager>;
 

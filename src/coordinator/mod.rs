@@ -11,10 +11,11 @@
 //! 2. *Commit point*: one atomic change turns the primary's lock into a version.
 //! 3. The other rows, the *secondaries*, follow.
 //!
-//! If the process dies in between, its locks stay as *orphan locks*. A lock does not show whether
-//! its transaction is committed; the primary does. So any reader or writer that finds an orphan
-//! lock can resolve it: first it reads the primary and, if the primary is not committed, rolls the
-//! primary back, which is final; then it rolls the orphan lock forward or back to the same status.
+//! If the process dies before all rows have followed, the locks that are left are *orphan locks*. A
+//! lock does not show whether its transaction is committed; the primary does. So any reader or
+//! writer that finds an orphan lock can resolve it: first it reads the primary and, if the primary
+//! is not committed, rolls the primary back, which is final; then it rolls the orphan lock forward
+//! or back to the same status.
 //!
 //! The primary may be rolled back only once the owner of the lock has ended. How that is detected
 //! is one of the differences between a process that has the engine to itself and processes that

@@ -1,4 +1,4 @@
-//! Requests to a shared engine whose reply may be lost.
+//! Repeats requests to a shared engine whose reply was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub fn retry_unknown<T>(env: &dyn Env, mut request: impl FnMut() -> Result<T, En
     request()
 }
 
-/// An engine snapshot whose reads are repeated if a reply is lost.
+/// An engine snapshot whose reads, except `scan_raw`, are repeated if a reply is lost.
 pub struct RetryingSnapshot {
     pub view: Arc<dyn EngineSnapshot>,
     pub env: Arc<dyn Env>,

@@ -16,9 +16,9 @@ use crate::timestamp::Timestamp;
 
 /// Resolves the lock that has rejected the batch with the rows `keys`, or returns the conflict.
 ///
-/// If it was the engine that found the lock, not the leader in its memory, the locks of the same
-/// transaction on the `keys` after it are resolved as well: a large transaction leaves many locks,
-/// and each would reject the batch again.
+/// If the leader had this lock in memory, only this lock is resolved. If the engine found it, the
+/// locks of the same transaction on the next rows of `keys` are resolved as well: a large
+/// transaction leaves many locks, and each would reject the batch again.
 pub fn resolve_blockers<'a>(
     rows: &Rows,
     keys: impl Iterator<Item = &'a RowKey>,

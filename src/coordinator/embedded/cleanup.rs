@@ -5,7 +5,7 @@
 //! rewritten. The transaction's status is final before the cleanup begins, and is in the [table of
 //! fates](crate::pipeline::Fate). So readers see the right values in the meantime, and writers
 //! resolve the locks that they find. After the last lock, the transaction record and the fate are
-//! deleted, in this order.
+//! deleted.
 //!
 //! If the process dies during the cleanup, the next incarnation resolves the locks as orphan locks.
 //! Until then, a committed transaction has its record at the primary. The primary of a rolled-back
@@ -41,9 +41,9 @@ impl Cleanup {
         Ok(fates.pending_cleanups() > 0)
     }
 
-    /// Chooses the transaction of the next page: the same one until its last page, and then the
-    /// oldest. After an error it is the next one by `start_ts`, so that a failing cleanup does
-    /// not block the others.
+    /// Chooses where to look for the transaction of the next page: at the same one until its last
+    /// page is done, then at zero for the oldest. After an error the next one by `start_ts` is
+    /// chosen, so that a failing cleanup does not block the others.
     fn advance(&self, start_ts: Timestamp, page: &Result<Page>) {
         *self.position.lock() = match page {
             Ok(Page::More) => start_ts,
@@ -107,8 +107,8 @@ mod tests {
         };
         assert_eq!(position_after(Ok(Page::More)), ts(50));
         assert_eq!(position_after(Err(ErrorKind::Io("full".into()).into())), ts(51));
-        // The search begins at the oldest again: one that began at 40 and has finished meanwhile
-        // comes before those above 50.
+        // The cleanup of 50 is complete. The next search begins at zero and not above 50: a
+        // transaction that began at 40 may have finished meanwhile, and then comes first.
         assert_eq!(position_after(Ok(Page::Last)), Timestamp::ZERO);
     }
 }

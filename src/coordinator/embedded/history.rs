@@ -1,5 +1,5 @@
-//! History: for the retention time, commits keep the versions that they replace, and the store can
-//! be read at any timestamp within this time. CockroachDB's `gc.ttl` is alike.
+//! History: commits keep the versions that they replace, for the retention time, so that the store
+//! can be read at any timestamp within this time. CockroachDB's `gc.ttl` is alike.
 //!
 //! The *floor* is the oldest timestamp that can be read. It is stored in the [retention
 //! record](super::super::retention). An incarnation without history deletes the record before its
@@ -83,8 +83,8 @@ impl History {
     }
 
     /// Returns the GC horizon: versions that were replaced at or below it may be removed. With
-    /// history the horizon is the floor. The floor is raised first, if GC can then remove a version
-    /// or a tombstone.
+    /// history the horizon is the floor, and this call raises the floor to
+    /// [`History::gc_horizon_max`] if GC can then remove a version or a tombstone.
     pub fn advance_gc_horizon(&self) -> Result<Timestamp> {
         let Some(kept) = &self.kept else { return Ok(self.gc_horizon_max()) };
         // Only the background worker raises the floor, so the floor does not change until it is

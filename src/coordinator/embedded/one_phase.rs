@@ -75,8 +75,9 @@ fn row_change(rows: &Rows, request: &OnePhase<'_>) -> Result<RowChange> {
             Ok(step) => return Ok(step_change(step, row, txn)),
             Err(why) => {
                 let rejection = Rejection::PreconditionFailed(row.clone(), Box::new(as_read));
-                // A retryable error is a conflict that names the other transaction. Any other error
-                // is replaced by that of the step, which says why the step failed.
+                // `other` is returned if it is retryable: then it is a conflict, and names the
+                // other transaction. Else the step's own error is returned, which says why the step
+                // failed.
                 resolve_blocker(rows, rejection, txn, read_ts)
                     .map_err(|other| if other.is_retryable() { other } else { step_error(row, why, read_ts) })?;
             }

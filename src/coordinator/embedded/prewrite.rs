@@ -35,7 +35,8 @@ pub struct TwoPhaseTxn<'a> {
 }
 
 /// Locks rows in batches, in the order of `writes`. After each batch, calls `on_batch` with the
-/// number of its rows and with its locks. A large transaction gets no locks, because it keeps none.
+/// number of its rows and the list of its locks. For a large transaction, which keeps no locks in
+/// memory, the list is empty.
 pub fn prewrite_rows<'a>(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,
@@ -55,8 +56,8 @@ pub fn prewrite_rows<'a>(
     Ok(())
 }
 
-/// Locks rows in one batch. Returns the locks, or none for a large transaction, which does not keep
-/// them. Only a large transaction may have locked some of the rows before.
+/// Locks rows in one batch, and returns the locks; for a large transaction, which keeps no locks in
+/// memory, an empty list. Only a large transaction may have locked some of the rows before.
 fn prewrite_batch(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,

@@ -50,8 +50,9 @@ pub fn resolve_lock(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<LockResolu
     crash_point!(ResolveLockSeen);
     let status = match rows.pipeline.fates().fate(lock.txn.start_ts) {
         Fate::Committed(commit_ts) => TxnStatus::Committed(commit_ts),
-        // The row is read after the fate. A fate's entry lasts until the last lock is removed, so
-        // if the row is still locked here, the fate is valid for its lock.
+        // The row is read after the fate, because the table of fates keeps an entry until the
+        // transaction's last lock is removed. So if the row is still locked here, the entry was not
+        // yet deleted when the fate was read.
         _ if !rows.is_locked_by(row, lock.txn)? => return Ok(LockResolution::AlreadyGone),
         Fate::RolledBack => {
             release_locks(rows, lock.txn, &[&(row.clone(), lock.clone())])?;

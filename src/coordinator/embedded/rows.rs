@@ -14,7 +14,8 @@ use crate::row::{Lock, RowChange, RowKey, RowState, TxnId};
 use crate::timestamp::Timestamp;
 use crate::tunables::COMMIT_BATCH_BYTES_MAX;
 
-/// Maximum number of rows in a batch of a two-phase commit. Between the batches, other commits run.
+/// Maximum number of rows in a batch of a two-phase commit. Other commits can run between two
+/// batches.
 const BATCH_ROWS_MAX: usize = 1024;
 
 /// Maximum number of attempts at a step. Each failed attempt means that another caller changed the
@@ -133,8 +134,8 @@ impl Rows {
             .map_err(|why| step_error(row, why, commit_ts))
     }
 
-    /// What `change` returns for the first of `locks`, as many as fit one batch, but at least one.
-    /// The changes include the versions that they replace, so they can be far larger than the
+    /// The changes that `change` makes of the first locks, as many as fit one batch, but at least
+    /// one. The changes include the versions that they replace, so they can be far larger than the
     /// transaction's writes.
     pub fn fill_batch<'a>(
         &self,
@@ -186,8 +187,8 @@ impl Rows {
         }
         let found = self.engine().read_row(&row, txn.start_ts).unwrap_or_default();
         let other = match reason {
-            // The row may have been written again since. That commit conflicts as well, and the
-            // error names it instead.
+            // The row may have been written once more after the rejection. The newer commit
+            // conflicts as well, and the error names that one.
             ConflictReason::NewerVersion(ts) => found.write.filter(|write| write.commit_ts >= ts).map(|write| {
                 if write.commit_ts > ts {
                     reason = ConflictReason::NewerVersion(write.commit_ts);

@@ -24,7 +24,7 @@ use crate::protocol::delete_txn_record;
 use crate::row::{Lock, RowKey};
 
 const PAGE_ROWS: usize = 512;
-/// Entries of the history column that a page reads to find transaction records.
+/// Maximum number of history entries that a page reads to find transaction records among them.
 const PAGE_ENTRIES: usize = 4096;
 
 /// The position of a sweep, which reads the locks and then the transaction records.
@@ -129,8 +129,8 @@ fn resolve_orphans(rows: &Rows, locks: &[(RowKey, Lock)]) -> Result<u64> {
                 rows.metrics.orphan_locks_resolved.add(same.len() as u64);
                 others
             }
-            // Another caller has resolved this lock, so it does not show the status. The
-            // transaction's next lock is tried.
+            // Another caller has resolved this lock, so the transaction's status is not known here.
+            // The transaction's next lock is tried.
             LockResolution::AlreadyGone | LockResolution::OwnerAlive => same.into_iter().chain(others).collect(),
         };
     }
