@@ -13,7 +13,7 @@ const fn limit(in_crash_tests: usize, otherwise: usize) -> usize {
 pub const CONTENDED_COMMITS: usize = limit(2, 16);
 
 /// The maximum number of pages of lock cleanup in one round of the background worker. In crash
-/// tests other background work runs after each page of a cleanup.
+/// tests it is one, so that other background work runs between the pages of a cleanup.
 pub const CLEANUP_PAGES_PER_ROUND: usize = limit(1, 32);
 
 /// The leader records a commit of more rows than this as one range of the conflict set, not row by

@@ -39,8 +39,8 @@ struct State {
     is_created: bool,
     /// The write-ahead log of the current incarnation.
     log: Option<WalHandle<SimDisk>>,
-    /// The number of written frames that crashes have lost. Each opening adds the number of those
-    /// that the log has lost since the opening before.
+    /// The number of written frames that crashes have lost, over all openings: each opening adds
+    /// those lost since the previous one.
     lost_frames: u64,
 }
 

@@ -41,7 +41,8 @@ enum Step {
     Downgrade(u64),
 }
 
-/// The result of a step, and what it grants, converts and aborts.
+/// What a step returns, and the requests that it grants, the grants that it converts (up or down),
+/// and the upgrades that it aborts.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     said: &'static str,
