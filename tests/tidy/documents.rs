@@ -2,20 +2,8 @@
 
 use std::path::Path;
 
-use crate::{Source, check, sources};
+use crate::{DOCUMENTS, Source, check, sources};
 
-const DOCUMENTS: &[&str] = &[
-    "README.md",
-    "DESIGN.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "benches",
-    "docs",
-    "examples",
-    "src",
-    "tests",
-    "tools",
-];
 const COLUMNS_MAX: usize = 100;
 const PARAGRAPH_WORDS_MAX: usize = 80;
 const CELL_WORDS_MAX: usize = 15;

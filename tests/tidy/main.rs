@@ -60,8 +60,22 @@ pub fn check(rule: &str, broken: &[(String, String)], exempt: &[&str]) {
 }
 
 const RUST: &[&str] = &["build.rs", "src", "tests", "tools", "examples", "benches"];
+const DOCUMENTS: &[&str] = &[
+    "README.md",
+    "DESIGN.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benches",
+    "docs",
+    "examples",
+    "src",
+    "tests",
+    "tools",
+];
 const COMMENT_COLUMNS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 400;
+/// The limit outside of the library, where a file includes its tests.
+const OTHER_FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
 
 #[test]
@@ -88,6 +102,15 @@ fn files_of_the_library_are_short() {
         }
     }
     check("a file of the library has at most 400 lines without its tests", &broken, &[]);
+}
+
+#[test]
+fn other_files_are_short() {
+    let files = sources(&["build.rs", "tests", "tools", "examples", "benches"], ".rs").into_iter();
+    let files = files.map(|source| (source.path, source.text.lines().count()));
+    let broken = files.filter(|(_, lines)| *lines > OTHER_FILE_LINES_MAX);
+    let broken: Vec<_> = broken.map(|(path, lines)| (path, format!(": {lines} lines"))).collect();
+    check("another file has at most 500 lines", &broken, &[]);
 }
 
 #[test]

@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, getuid, kill_process};
 
 /// Debian's directory of PostgreSQL versions.
 const DEBIAN: &str = "/usr/lib/postgresql";
-/// User and group of the server if this program runs as root: `nobody`, because PostgreSQL refuses
-/// to run as root.
+/// The ids of the unprivileged user and group on Debian. PostgreSQL refuses to run as root, so a
+/// server that root starts runs with these ids.
 const UNPRIVILEGED_USER: u32 = 65534;
 const PORT: &str = "54329";
 const START_TIMEOUT: Duration = Duration::from_secs(30);

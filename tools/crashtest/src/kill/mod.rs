@@ -14,6 +14,7 @@
 //! | `run`, `verify` | a case from its first incarnation to its result |
 
 mod case;
+mod child_config;
 mod parent;
 mod run;
 mod scenario;

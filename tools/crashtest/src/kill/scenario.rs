@@ -10,18 +10,16 @@ use std::path::Path;
 
 use percolite::crashtest::CrashPoint;
 
-use super::case::{Case, Durability, Protocol, Visit};
-use crate::child::{ChildConfig, DurabilityMode};
+use super::case::{Case, Protocol, Visit};
+use super::child_config::random_config;
+use crate::child::ChildConfig;
 use crate::points::{LeftState, left_state_of};
 use crate::rng::SeededRng;
 use crate::self_kill::KillAt;
-use crate::workload::{self, Workload};
+use crate::workload;
 
 /// No limit of transactions: clients run until the kill or the end of the run time.
 const UNBOUNDED: usize = 0;
-
-/// In cases about checkpoints or restores, one step in this many makes one.
-const MAINTENANCE_EVERY: usize = 4;
 
 /// One incarnation of a case.
 #[derive(Debug)]
@@ -150,90 +148,7 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn new(case: &'a Case, store_dir: &Path, mutant: Option<&str>, rng: &'a mut SeededRng) -> Self {
-        use CrashPoint as P;
-        let workload = workload_for(case, rng);
-        let large = workload.name() == workload::LARGE.name();
-        let is_about_gc = matches!(case.point, P::GcBefore | P::GcDone | P::HistoryFloorRaised);
-        // `lock.grant-ended` and `lock.drained` need a commit in progress when the grant of its
-        // lock ends. A commit mostly takes microseconds, but longer while the writer starts a
-        // segment or waits for a flush. So cases of these points flush continuously.
-        let delays_commits = matches!(case.point, P::LockGrantEnded | P::LockDrained);
-        let flushes = delays_commits || case.point.name().starts_with("flush.");
-        let restores = matches!(case.point, P::RestoreBetween | P::RestoreAll | P::RestoreNamed);
-        let defaults = ChildConfig {
-            store_dir: store_dir.into(),
-            two_phase: case.protocol == Protocol::TwoPhase,
-            durability_mode: match (case.durability, case.point) {
-                (Durability::Sync, _) => DurabilityMode::Sync,
-                (Durability::Buffered, _) => DurabilityMode::Buffered,
-            },
-            workload: workload.name().into(),
-            clients: 3 + rng.below(3),
-            transactions: match (case.point, case.durability) {
-                _ if large => 10,
-                (P::GcBefore | P::GcDone | P::HistoryFloorRaised, _) => 80,
-                // Enough transactions for a few rounds of the background work.
-                (P::KeyspaceDropped | P::KeyspaceDataDeleted, Durability::Buffered) => 800,
-                (P::OracleReservationBefore | P::OracleReservationDurable, Durability::Buffered) => 800,
-                (P::KeyspaceDropped | P::KeyspaceDataDeleted, Durability::Sync) => 80,
-                (P::LockGrantEnded | P::LockDrained, _) => 240,
-                _ => 40,
-            },
-            lock_clients: if is_lock_point(case.point) { 6 } else { [0, 0, 0, 2][rng.below(4)] },
-            stay_open: false,
-            history_ms: match case.point {
-                P::HistoryFloorRaised => Some(1),
-                // Earlier incarnations had a faster clock, so their commits are in the future of
-                // this incarnation's clock. With a history the dropped data would be kept until the
-                // clock has caught up.
-                P::KeyspaceDropped | P::KeyspaceDataDeleted if large => None,
-                _ => [None, None, Some(0), Some(20), Some(1 << 30)][rng.below(5)],
-            },
-            drop_every: match case.point {
-                P::KeyspaceCreated | P::KeyspaceDropped | P::KeyspaceDataDeleted => 6,
-                // No drops: they would remove the filler rows, which are in the second keyspace.
-                _ if flushes => 0,
-                _ => [0, 0, 20][rng.below(3)],
-            },
-            checkpoint_every: if matches!(case.point, P::CheckpointBeforeMarker | P::CheckpointDone) {
-                MAINTENANCE_EVERY
-            } else {
-                0
-            },
-            restore_every: if restores { MAINTENANCE_EVERY } else { 0 },
-            clock_speed: match case.point {
-                point if is_lock_point(point) => 1,
-                P::OracleReservationBefore | P::OracleReservationDurable => 500,
-                P::GcBefore | P::GcDone | P::HistoryFloorRaised | P::KeyspaceDropped | P::KeyspaceDataDeleted => 50,
-                _ => [1, 1, 50][rng.below(3)],
-            },
-            // Small buffers force continuous flushes.
-            write_buffer_bytes: if flushes || rng.one_in(3) { 256 << 10 } else { 128 << 20 },
-            filler_bytes: if delays_commits {
-                20 << 10
-            } else if flushes {
-                4 << 10
-            } else {
-                0
-            },
-            long_value_every: [0, 2, 8][rng.below(3)],
-            // Some transactions commit long after their reads, when GC has run. If the conflict set
-            // has evicted a deletion with which they conflict, only its tombstone shows the
-            // conflict, and GC must have kept it.
-            think_ms: if is_about_gc { 40 } else { 0 },
-            large_transaction_bytes: if needs_large_transaction(case.point) || restores && rng.one_in(2) {
-                4000
-            } else {
-                16 << 20
-            },
-            conflict_cache_rows: if is_about_gc { 4 } else { [4, 4096][rng.below(2)] },
-            mutant: mutant.map(str::to_owned),
-            ..ChildConfig::default()
-        };
-        // Lock clients need a clock of normal speed: a faster clock would have passed the real
-        // time, at which the clock of the next incarnation begins.
-        let lock_clients = if defaults.clock_speed == 1 { defaults.lock_clients } else { 0 };
-        let defaults = ChildConfig { lock_clients, ..defaults };
+        let defaults = random_config(case, store_dir, mutant, rng);
         Self { case, defaults, rng, incarnations: Vec::new() }
     }
 
@@ -403,51 +318,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Whether only lock clients reach the point.
-fn is_lock_point(point: CrashPoint) -> bool {
-    point.name().starts_with("lock.")
-}
-
-/// Whether only a large transaction reaches the point.
-fn needs_large_transaction(point: CrashPoint) -> bool {
-    use CrashPoint as P;
-    matches!(
-        point,
-        P::LargeBetween | P::LargeAllLocked | P::LargeCommitted | P::CleanupForward | P::CleanupBack | P::CleanupDone
-    )
-}
-
 fn kill_at(point: CrashPoint, visit: u64) -> KillAt {
     KillAt { point: point.name().into(), visit }
-}
-
-fn workload_for(case: &Case, rng: &mut SeededRng) -> &'static dyn Workload {
-    use CrashPoint as P;
-    match case.point {
-        // A second lock to roll forward needs a large transaction: a small one leaves only one such
-        // lock, and one-phase commits leave none.
-        P::ResolveBeforeRollForward if case.visit == Visit::Second && case.protocol == Protocol::Auto => {
-            return workload::LARGE;
-        }
-        // These points come between two batches, or need locks when a conflict is found. So a
-        // transaction needs more rows than fit into one batch.
-        P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween => return workload::LARGE,
-        P::RollbackBetween | P::RollbackWritten => return workload::LARGE,
-        P::KeyspaceDataDeleted | P::SweepBetween => return workload::LARGE,
-        point if needs_large_transaction(point) => return workload::LARGE,
-        P::KeyspaceDropped if rng.one_in(2) => return workload::LARGE,
-        P::GcBefore | P::GcDone | P::HistoryFloorRaised => {
-            if let Some(deletes) = workload::named(["set", "index"][rng.below(2)]) {
-                return deletes;
-            }
-        }
-        // Here the large workload is never chosen: its few transactions seldom have a commit in
-        // progress when a grant ends.
-        P::LockGrantEnded | P::LockDrained => {}
-        _ if rng.one_in(8) => return workload::LARGE,
-        _ => {}
-    }
-    *rng.pick(workload::ALL).unwrap_or(&workload::LARGE)
 }
 
 #[cfg(test)]
