@@ -36,6 +36,6 @@ impl Store {
 
     /// The lease rows of the named locks.
     pub(crate) fn lease_rows(&self) -> LeaseRows<'_> {
-        LeaseRows::new(self)
+        LeaseRows { store: self }
     }
 }

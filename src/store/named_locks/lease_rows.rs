@@ -38,14 +38,10 @@ const LEASE_ROWS_PER_TXN: usize = 256;
 /// The lease rows of a store. Transactions of the store read and change them.
 #[derive(Clone, Copy)]
 pub(crate) struct LeaseRows<'a> {
-    store: &'a Store,
+    pub(super) store: &'a Store,
 }
 
-impl<'a> LeaseRows<'a> {
-    pub(in crate::store) fn new(store: &'a Store) -> Self {
-        Self { store }
-    }
-
+impl LeaseRows<'_> {
     /// Changes the row of a name, durably: removes the entries with the tokens `removed`, and adds
     /// `put`, or replaces the entry that has the same token as `put`. If `keeps_time`, the duration
     /// in the replaced entry stays. Commits only while `fence` is valid. Returns the commit
