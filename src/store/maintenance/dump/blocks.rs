@@ -168,8 +168,8 @@ impl<W: Write> DumpWriter<W> {
 /// Reads blocks.
 pub(in crate::store) struct DumpReader<R> {
     from: R,
-    /// The number of the next block.
-    number: u64,
+    /// The number of blocks that were read, the one in progress included.
+    blocks: u64,
     content: Vec<u8>,
     record: Vec<u8>,
     /// Appended to the text of each error: what the damage means for the caller.
@@ -179,7 +179,7 @@ pub(in crate::store) struct DumpReader<R> {
 impl<R: Read> DumpReader<R> {
     /// Reads the first line.
     pub fn open(from: R, error_suffix: &'static str) -> Result<Self> {
-        let mut reader = Self { from, number: 0, content: Vec::new(), record: Vec::new(), error_suffix };
+        let mut reader = Self { from, blocks: 0, content: Vec::new(), record: Vec::new(), error_suffix };
         let mut line = Vec::new();
         let mut byte = [0];
         while line.len() < HEADER_MAX_BYTES && line.last() != Some(&b'\n') && reader.read_available(&mut byte)? == 1 {
@@ -224,6 +224,8 @@ impl<R: Read> DumpReader<R> {
     }
 
     pub fn read(&mut self) -> Result<DumpBlock> {
+        let number = self.blocks;
+        self.blocks += 1;
         let mut header = [[0; 4]; 2];
         self.read_exact(header.as_flattened_mut())?;
         let [length, stored] = header.map(u32::from_be_bytes);
@@ -238,12 +240,10 @@ impl<R: Read> DumpReader<R> {
         if self.content.len() < length {
             return Err(self.truncated());
         }
-        if checksum(self.number, &self.content) != stored {
+        if checksum(number, &self.content) != stored {
             return Err(self.corrupt("is damaged: checksum mismatch"));
         }
-        let block = self.decode().map_err(|why| self.corrupt(&format!("is damaged: {why}")))?;
-        self.number += 1;
-        Ok(block)
+        self.decode().map_err(|why| self.corrupt(&format!("is damaged: {why}")))
     }
 
     fn decode(&mut self) -> Result<DumpBlock, String> {
@@ -273,9 +273,10 @@ impl<R: Read> DumpReader<R> {
     }
 
     /// A corruption error. Its text has the number of the block that is being read or, between two
-    /// reads, of the block that would be read next.
+    /// reads, of the last one that was read. Block 0 is the header.
     pub fn corrupt(&self, what: &str) -> Error {
-        ErrorKind::Corruption(format!("the dump {what} (block {}){}", self.number, self.error_suffix)).into()
+        let number = self.blocks.saturating_sub(1);
+        ErrorKind::Corruption(format!("the dump {what} (block {number}){}", self.error_suffix)).into()
     }
 
     fn truncated(&self) -> Error {
@@ -362,6 +363,21 @@ mod tests {
         ]
         .concat();
         assert_eq!(hex(blocks), golden);
+    }
+
+    #[test]
+    fn an_error_names_the_block_that_was_read_last() {
+        let mut dump = Vec::new();
+        let mut writer = DumpWriter::begin(&mut dump, Compression::None).unwrap();
+        let header = DumpBlock::Header { store_id: None, read_ts: Timestamp::from_u64(3), since: None };
+        [header, DumpBlock::Section(2)].iter().for_each(|block| writer.write(block).unwrap());
+        let mut reader = DumpReader::open(dump.as_slice(), "").unwrap();
+        reader.header().unwrap();
+        assert!(reader.corrupt("is wrong").to_string().ends_with("the dump is wrong (block 0)"));
+        reader.read().unwrap();
+        assert!(reader.corrupt("is wrong").to_string().ends_with("the dump is wrong (block 1)"));
+        // The error of a read names the block that is missing.
+        assert!(reader.read().err().unwrap().to_string().ends_with("the dump is truncated (block 2)"));
     }
 
     /// A later encoder may compress differently. So the test reads these bytes, but does not
