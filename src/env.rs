@@ -14,8 +14,8 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// The number of yields in [`Env::spin_until`]. Measured with many clients: more yields gain
-/// nothing; without yields there are 0.75 times as many commits per second and, on hot rows, 0.35.
+/// The number of yields in [`Env::spin_until`]. As `benches/EXPERIMENTS.md` says, more yields
+/// gain nothing, and without yields 64 clients make 0.75 times as many commits, on hot rows 0.35.
 const YIELDS: u32 = 3;
 
 /// The operating system as the store sees it, apart from its engine.

@@ -53,9 +53,9 @@ pub enum ErrorKind {
     },
     /// The store failed or was closed during the commit, which may or may not have taken effect. A
     /// store on a shared engine ([`Builder::open_shared`](crate::Builder::open_shared)) stays
-    /// usable. Any other store cannot be used any more: later calls that begin, take a snapshot or
-    /// commit return [`Closed`](ErrorKind::Closed), and [`Store::close`](crate::Store::close) of a
-    /// failed store returns this error.
+    /// usable. Any other store cannot be used any more: later calls that begin a transaction, take
+    /// a snapshot or commit writes return [`Closed`](ErrorKind::Closed), and
+    /// [`Store::close`](crate::Store::close) of a failed store returns this error.
     ///
     /// To find out whether the commit took effect, open the store again and, before the
     /// transaction's rows are written again, read them or call

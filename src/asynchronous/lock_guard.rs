@@ -225,7 +225,7 @@ impl AsyncLockGuard {
     /// [`LockGuard::upgrade`]. If the future is dropped during the wait, the guard keeps its shared
     /// lock. If it is dropped after the grant, the guard is exclusive, but its token is 0 until the
     /// rest of the upgrade is done: by a blocking thread if that has begun, else by another call of
-    /// `upgrade`.
+    /// `upgrade` or `downgrade`.
     ///
     /// # Errors
     /// Those of [`LockGuard::upgrade`], and of [`AsyncStore::run_blocking`].

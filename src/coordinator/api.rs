@@ -27,7 +27,7 @@ pub enum CommitProtocol {
     /// shared engine there are always two phases.
     #[default]
     Auto,
-    /// Always two phases. The first locks every row, and stores the row's future value in the lock.
+    /// Always two phases. The first locks every row, and stores the row's future value with it.
     /// The second commits one row, the primary, which decides the transaction, and then the other
     /// rows. On an exclusive engine up to 1,023 of these are committed together with the primary.
     TwoPhase,
@@ -177,7 +177,7 @@ pub trait Coordinator: Send + Sync {
     }
 
     /// Raises the GC horizon if it can reach `ts`, and returns whether it has. From then on no
-    /// transaction and no new historical read reads below `ts`. Historical views that are already
+    /// transaction, ordinary snapshot or new historical read reads below `ts`. Historical views that are already
     /// open may, because they have engine snapshots of their own.
     fn is_below_gc_horizon(&self, _ts: Timestamp) -> Result<bool> {
         Ok(false)

@@ -145,8 +145,8 @@ impl SharedCoordinator {
         }
     }
 
-    /// The status at the lock's primary. If the TTL there has expired, the transaction is rolled
-    /// back. Otherwise the primary's `min_commit_ts` is pushed above `push_above`, if that is set.
+    /// The status at the lock's primary. A pending transaction is rolled back if the TTL there has
+    /// expired; else the primary's `min_commit_ts` is pushed above `push_above`, if that is set.
     fn check_txn_status(&self, lock: &Lock, push_above: Option<Timestamp>) -> StepResult<TxnStatus> {
         crash_point!(ResolveLockSeen);
         let mut current_ts = self.timestamp()?;

@@ -155,7 +155,7 @@ pub struct LockEntry {
 #[non_exhaustive]
 pub struct LockTable {
     /// Sorted by target. For each target first the grants, then the waiting requests, both in the
-    /// order of arrival.
+    /// order of arrival; leases that an earlier process has left are in any order.
     pub entries: Vec<LockEntry>,
     /// Number of grants. A grant that waits for its conversion counts as waiting instead, and one
     /// with an expired lease is left out.

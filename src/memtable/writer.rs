@@ -26,9 +26,9 @@ pub struct MemtableWriter {
     nodes: u32,
     versions: u32,
     links: u32,
-    /// For each column and level, where the search for a new key's place begins (RocksDB's
-    /// `Splice`): at the node inserted last or, on levels that this node does not have, at a node
-    /// before it. A new key often comes right after the last one.
+    /// For each column and level, the node inserted last or, on levels that this node does not
+    /// have, a node before it (RocksDB's `Splice`). A new key often comes right after the last one;
+    /// only then does the search for its place begin here, else at the head.
     splice: [[u32; MAX_HEIGHT]; Column::ALL.len()],
     rng: u32,
 }

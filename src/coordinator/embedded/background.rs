@@ -57,8 +57,8 @@ impl BackgroundWorker {
         Ok(Self { waker, stopping, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Stops the thread after its current round, in which no further page of lock cleanup begins.
-    /// Joins the thread.
+    /// Stops the thread after its current round, in which at most one more page of lock cleanup
+    /// begins. Joins the thread.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.waker.wake();

@@ -39,8 +39,9 @@ use super::store_lock::StoreLock;
 use super::{EngineError, EngineStats, RowRange, ScanCursor};
 use crate::sync::Mutex;
 
-/// How many keys one `MultiGet` of RocksDB reads. Fewer keys are read one by one, which is faster.
-/// The maximum bounds memory: all blocks that are read stay pinned until the call returns.
+/// A request for fewer keys than the minimum is read one by one, which is faster. One `MultiGet` of
+/// RocksDB reads at most the maximum, which bounds memory: all blocks that are read stay pinned
+/// until the call returns.
 const MULTI_GET_KEYS: RangeInclusive<usize> = 8..=256;
 
 /// RocksDB as a [`Storage`].

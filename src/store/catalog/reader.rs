@@ -14,7 +14,7 @@ use crate::store::read::scan::Scan;
 use crate::store::txn::Txn;
 
 /// Reads the catalog of a store. `id_of`, `name_of` and `dropped_before_open` read its newest
-/// state, the other functions a given view.
+/// state, the other functions a given view (`check_not_staging` both).
 #[derive(Clone, Copy)]
 pub(in crate::store) struct CatalogReader<'a> {
     pub(super) store: &'a Store,

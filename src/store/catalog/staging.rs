@@ -60,8 +60,8 @@ impl<'a> StagedKeyspaces<'a> {
         self.keyspaces.iter().for_each(|keyspace| keyspace.inner.visibility.set_staging(false));
     }
 
-    /// Gives all keyspaces their names, and replaces the store's [`RestoreOrigin`], in one durable
-    /// transaction.
+    /// Gives all keyspaces their names, and replaces or deletes the store's [`RestoreOrigin`], in
+    /// one durable transaction.
     pub fn publish(self, existing: OnExisting, origin: Option<&RestoreOrigin>) -> Result<()> {
         let store = self.store;
         self.publish_soon();

@@ -60,8 +60,8 @@ pub struct ActiveTransaction {
     pub buffered_bytes: u64,
     /// Whether this is a large transaction, which locks its rows in the store before it commits.
     pub is_large: bool,
-    /// The number of rows that a large transaction has locked in the store, or is locking now. A
-    /// row that is written and locked again counts again.
+    /// The number of rows that a large transaction has locked in the store. Rows that are being
+    /// locked now still count as buffered. A row that is written and locked again counts again.
     pub locked_rows: u64,
     /// Whether the transaction or snapshot has expired at
     /// [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age). If so, its reads

@@ -32,7 +32,7 @@ impl Snapshot {
     /// snapshot expires [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) after the
     /// store is next written to or, if it is one of
     /// [`Store::snapshot_at`](crate::Store::snapshot_at), after that call. In a store opened
-    /// [read-only](crate::Builder::read_only) it never expires.
+    /// [read-only](crate::Builder::read_only) or on a shared engine it never expires.
     ///
     /// All dumped rows are durable, also with
     /// [`Durability::Buffered`](crate::Durability::Buffered), because the dump first waits for a
