@@ -177,8 +177,8 @@ pub trait Coordinator: Send + Sync {
     }
 
     /// Raises the GC horizon if it can reach `ts`, and returns whether it has. From then on no
-    /// transaction, ordinary snapshot or new historical read reads below `ts`. Historical views that are already
-    /// open may, because they have engine snapshots of their own.
+    /// transaction, ordinary snapshot or new historical read reads below `ts`. Historical views
+    /// that are already open may, because they have engine snapshots of their own.
     fn is_below_gc_horizon(&self, _ts: Timestamp) -> Result<bool> {
         Ok(false)
     }
