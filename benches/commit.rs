@@ -2,8 +2,9 @@
 //!
 //! An iteration is one transfer. Its time is the time from the start of the first client to the end
 //! of the last, divided by the number of transfers of all clients. The inverse, which is printed
-//! too, is the throughput. A short sample would mostly measure the start and end of the clients, so
-//! all samples have the same number of transfers.
+//! too, is the throughput. By default Criterion's samples differ in length, and a short one would
+//! mostly measure the start and end of the clients. So all samples have the same number of
+//! transfers.
 //!
 //! `cargo bench --bench commit`, or with `-- durable/2-of-10000` for one group: durable transfers
 //! in a bank of 10,000 accounts.

@@ -30,11 +30,11 @@
 //!
 //! **Snapshot isolation.** A transaction reads one consistent state of the store, and its own
 //! writes over it. If two transactions overlap and write the same row, the first to commit wins.
-//! The other gets a [`Conflict`], which names the row, the transaction that was first and its time.
+//! The other gets a [`Conflict`], which names the row and the transaction that was first.
 //! [`Store::transact`] then runs the losing transaction again.
 //!
-//! Write skew is possible, as in every store with snapshot isolation. [`Txn::get_for_update`],
-//! which is optimistic too, prevents it for single rows; for ranges use a [guard
+//! Write skew is possible, as in every store with snapshot isolation. [`Txn::get_for_update`]
+//! prevents it for single rows, without a wait; for ranges use a [guard
 //! row](cookbook#a-range-that-must-not-change).
 //!
 //! **Durability.** By default a commit is acknowledged when it, and everything that its transaction

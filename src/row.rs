@@ -148,9 +148,10 @@ pub struct RowState {
     pub lock: Option<Lock>,
     /// The newest committed version.
     pub write: Option<WriteRecord>,
-    /// The record of that transaction at this row.
+    /// How the transaction for which the row is read has ended, if it is recorded at this row.
     pub txn_record: Option<TxnRecord>,
-    /// All transactions with a lower `start_ts` have ended, and their locks are resolved.
+    /// The store's safe point: all transactions with a lower `start_ts` have ended, and their locks
+    /// are resolved.
     pub safe_point: Timestamp,
 }
 
@@ -280,8 +281,8 @@ pub struct RowChange {
     pub archived_version: Option<WriteRecord>,
     /// Replaced versions to delete, by their `commit_ts`.
     pub deleted_versions: Vec<Timestamp>,
-    /// Finished entries of the GC queue for this row, to delete, by the commit timestamps in their
-    /// keys.
+    /// The row's entries of the GC queue that are done and are deleted, by the commit timestamps in
+    /// their keys.
     pub gc_done: Vec<Timestamp>,
 }
 

@@ -40,9 +40,9 @@ impl RowKey {
             return Self(Repr::Short { length, bytes: short });
         }
         let mut long = [0; STACK_BYTES];
-        // The `Arc` copies a slice, so a key above `STACK_BYTES` is first put together by `concat`.
-        // An iterator over both parts would save that allocation, but the `Arc` would copy byte by
-        // byte, which takes as long.
+        // An `Arc` is made by copying one slice, so a key above `STACK_BYTES` is first put together
+        // by `concat`. An iterator over both parts would save that allocation, but the `Arc` would
+        // copy byte by byte, which takes as long.
         Self(Repr::Long(match put_together(&mut long, id, key) {
             Some(bytes) => bytes.into(),
             None => [&id, key].concat().into(),

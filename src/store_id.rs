@@ -1,5 +1,5 @@
-//! The store id: a random number, assigned once. It identifies the store in its dumps (RocksDB's
-//! `IDENTITY`).
+//! The store id: a random number that identifies the store in its dumps (RocksDB's `IDENTITY`). It
+//! is assigned at the first opening.
 //!
 //! After a data loss the store gets a new id. Earlier dumps may have rows that the store has lost,
 //! so no incremental dump may be based on them.

@@ -42,14 +42,15 @@ pub const ONE_PHASE_BYTES_MAX: usize = limit(2048, 64 << 20);
 /// caller allows more.
 pub const PAGE_CELLS_MAX: usize = limit(2, usize::MAX);
 
-/// The maximum size of such a page, in bytes; `None` for the engine's own maximum.
+/// The maximum size of a page of a scan, in bytes; `None` for the engine's own maximum.
 pub const PAGE_BYTES: Option<usize> = if IN_CRASH_TESTS { Some(64) } else { None };
 
-/// The step in which a segment of the write-ahead log is preallocated, in bytes.
+/// A segment of the write-ahead log is preallocated in steps of this many bytes.
 pub const PREALLOCATION_STEP: usize = if IN_ANY_TESTS { 16 << 10 } else { 256 << 10 };
 
 /// The approximate size of a batch that a flush writes to the tables, in bytes.
 pub const TABLE_BATCH_BYTES: usize = if IN_ANY_TESTS { 300 } else { 1 << 20 };
 
-/// The maximum number of stripes of one flush.
+/// The maximum number of stripes in which a flush writes a memtable: one up to each open snapshot
+/// within the memtable, and one up to its end.
 pub const STRIPES_MAX: usize = if cfg!(test) { 4 } else { 256 };

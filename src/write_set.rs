@@ -274,7 +274,8 @@ mod tests {
         Refused(u16),
         Remove(u16),
         Clear,
-        /// Opens a range; the list says from which end each later step reads it.
+        /// Opens a range. The list says for each later step whether it reads the range from the
+        /// back.
         Scan(Bound<u16>, Bound<u16>, Vec<bool>),
     }
 
@@ -332,7 +333,8 @@ mod tests {
                         scans.push((range, expected, ends.into_iter()));
                     }
                 }
-                // Each step reads one row of each scan, which must not show later writes.
+                // After each call one more row of each scan is read. The scans must not show later
+                // writes.
                 for (range, expected, ends) in &mut scans {
                     if let Some(backwards) = ends.next() {
                         compare(range, expected, backwards);

@@ -126,7 +126,7 @@ fn a_conflict_ends_a_large_transaction() {
         for number in 0..ROWS {
             first.put(&rows, key(number), [7; 100]).unwrap();
         }
-        // A small transaction meets the lock at its commit, a large one at a write.
+        // A small transaction meets a lock of `first` at its commit, a large one at a write.
         let mut small = store.begin().unwrap();
         small.put(&rows, key(5), "small").unwrap();
         let why = small.commit().unwrap_err();

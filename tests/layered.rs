@@ -2,7 +2,7 @@
 //!
 //! The child commits from several threads and prints each commit when it is acknowledged. The
 //! parent kills it, opens the store and checks that every printed commit is there and that no
-//! thread's rows have a gap. The write buffers are small, so kills fall into flushes too.
+//! thread's rows have a gap. The write buffers are small, so that some kills come during a flush.
 //! `LAYERED_LIVES` sets the number of incarnations.
 
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ fn write_until_killed(directory: &Path) -> Result<()> {
             }
         };
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
-        // Each thread ends if it cannot print any more, because the parent has ended.
+        // When the parent has ended, printing fails, and so each thread ends.
         threads.into_iter().for_each(|thread| drop(thread.join()));
         Ok(())
     })

@@ -56,7 +56,8 @@ fn overhead(rows: u64, batch: u64) -> (f64, f64) {
             txn.put(&keyspace, key, [7; VALUE_BYTES]).unwrap();
         }
         txn.commit().unwrap();
-        // With fewer rows, the first allocation of each structure would count too much.
+        // Measured from 20,000 rows on: with fewer, the first allocation of each structure would
+        // count too much.
         if start >= 20_000 {
             let now = measure();
             let of_a_row = |bytes: f64| bytes / (start + batch) as f64;

@@ -1,8 +1,8 @@
 //! Records on disk: only this module encodes and decodes them.
 //!
 //! A record is one byte of format version, then bincode with variable-length integers. Nearly all
-//! versions have an inline value; these have a format of their own ([`InlineWrite`]). Timestamps
-//! that are close together are stored as one timestamp and the distance to the other.
+//! versions have an inline value; these have a format of their own ([`InlineWrite`]). A record with
+//! several timestamps stores one of them, and the distances of the others from it.
 //!
 //! Golden bytes in the tests fix the format. A change of the format needs a new build tag, in
 //! `format_line`.
@@ -21,9 +21,9 @@ use crate::timestamp::Timestamp;
 
 const VERSION: u8 = 1;
 const CONFIG: Configuration = standard();
-/// Decoding claims memory for a length before it finds that the bytes are missing. Without this
-/// limit bincode would panic on a damaged length. The longest valid value has 32 MiB, and claims at
-/// most 16 times as much memory (if it consists of small `u128`s).
+/// Limits the memory that decoding claims. Memory for a damaged length is claimed before the bytes
+/// turn out to be missing; without the limit bincode would panic. Valid values stay within it: the
+/// longest is encoded in 32 MiB, and needs at most 16 times as much memory (`u128`s of one byte).
 const READ_CONFIG: Configuration<LittleEndian, Varint, Limit<{ 512 << 20 }>> = standard().with_limit();
 
 /// Why bytes are not a valid record.
@@ -208,7 +208,7 @@ impl Record for HistoryEntry {
     }
 }
 
-/// Encodes a value that is not a [`Record`], such as a row of leases or a block of a dump.
+/// Encodes a value that is not a [`Record`], such as a lease row or a block of a dump.
 pub fn encode_value<T: Serialize>(record: &T, bytes: &mut Vec<u8>) {
     // Writing to memory cannot fail, and bincode can encode every record type.
     let written = try_encode_value(record, bytes);
@@ -345,9 +345,8 @@ mod tests {
         let mut bytes = Vec::new();
         try_encode_value(&numbers, &mut bytes).unwrap();
         assert_eq!(decode_value::<Vec<u128>>(&bytes).unwrap(), numbers);
-        // Multiplied by 16, the bytes reach the 32 MiB of the longest value, and the decoded
-        // numbers are still within the limit of 512 MiB. So the limit admits the longest value,
-        // too.
+        // The longest value has 32 MiB, at most 16 times as many bytes as this one. Decoded, it
+        // would also take 16 times as much memory, which is within the limit of 512 MiB.
         assert!(bytes.len() * 16 >= 32 << 20);
         assert!(size_of_val(numbers.as_slice()) * 16 <= 512 << 20);
     }

@@ -100,7 +100,7 @@ impl AttemptGuard {
         self.admission_timed_out
     }
 
-    /// The duration of the waits.
+    /// How long the attempt waited, by what it waited for.
     pub fn wait_times(&self) -> WaitTimes {
         self.wait_times
     }
@@ -250,7 +250,8 @@ mod tests {
             Self { rows: Arc::default(), unlocked: Arc::default(), admission: Arc::new(AdmissionController::new(1)) }
         }
 
-        /// Waits for two rows, an unlock and a permit.
+        /// A wait for the queues of two rows, for the release of the lock on a third, and for a
+        /// permit.
         fn wait(&self, is_locked: bool) -> AdmissionWait {
             let rows: Vec<RowKey> = ["a", "b"].map(|name| RowKey::new(KeyspaceId(1), name.as_bytes())).into();
             let mut wait = AdmissionWait::default();
@@ -271,8 +272,8 @@ mod tests {
         Arc::new(Waiter::new(&SystemEnv::default()))
     }
 
-    /// Once with another attempt that has both tickets and the permit, once without. The wait is
-    /// dropped after 0 to 7 polls, as when the future of a task is dropped.
+    /// The wait is dropped after 0 to 7 polls, as when the future of a task is dropped: first while
+    /// another attempt has both tickets and the permit, then without another attempt.
     #[test]
     fn a_wait_dropped_at_any_step_leaves_every_queue() {
         let queues = Queues::new();

@@ -27,9 +27,10 @@ pub enum CommitProtocol {
     /// shared engine there are always two phases.
     #[default]
     Auto,
-    /// Always two phases. The first locks every row, and stores the row's future value with it.
-    /// The second commits one row, the primary, which decides the transaction, and then the other
-    /// rows. On an exclusive engine up to 1,023 of these are committed together with the primary.
+    /// Always two phases. The first locks every row, and stores the row's future value with it. The
+    /// second commits one row, the primary, which decides the transaction, and then the other rows.
+    /// On an exclusive engine up to 1,023 of the other rows are committed together with the
+    /// primary.
     TwoPhase,
 }
 
@@ -54,8 +55,8 @@ pub struct CommitRequest<'a> {
     pub durable: bool,
     pub conditions: Arc<CommitConditions>,
     pub attempt: Option<AttemptGuard>,
-    /// Records how long the commit spends in each phase. The time since the timer's last lap counts
-    /// for the commit's first phase.
+    /// Records how long the commit spends in each phase. The caller has started the timer at the
+    /// beginning of the commit.
     pub timer: &'a TxnTimer,
 }
 
@@ -176,9 +177,9 @@ pub trait Coordinator: Send + Sync {
         true
     }
 
-    /// Raises the GC horizon if it can reach `ts`, and returns whether it has. From then on no
-    /// transaction, ordinary snapshot or new historical read reads below `ts`. Historical views
-    /// that are already open may, because they have engine snapshots of their own.
+    /// Whether the GC horizon is at or above `ts`; raises it first if it can reach `ts`. If so, no
+    /// transaction, ordinary snapshot or new historical read reads below `ts` from now on.
+    /// Historical views that are already open may, because they have engine snapshots of their own.
     fn is_below_gc_horizon(&self, _ts: Timestamp) -> Result<bool> {
         Ok(false)
     }

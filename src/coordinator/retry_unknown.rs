@@ -26,7 +26,8 @@ pub fn retry_unknown<T>(env: &dyn Env, mut request: impl FnMut() -> Result<T, En
     request()
 }
 
-/// An engine snapshot whose reads, except `scan_raw`, are repeated if a reply is lost.
+/// An engine snapshot whose reads are repeated if a reply is lost. Only `scan_raw` is not: its
+/// visitor could see a cell twice.
 pub struct RetryingSnapshot {
     pub view: Arc<dyn EngineSnapshot>,
     pub env: Arc<dyn Env>,

@@ -66,9 +66,9 @@ pub struct SharedCoordinator {
     metrics: Arc<Metrics>,
 }
 
-/// The age of a transaction and the TTL of its locks, in milliseconds since `start_ts`. The age is
-/// the oracle's measure up to the beginning of the commit, plus what this client's monotonic clock
-/// has measured since.
+/// Shows when a heartbeat is due: the age of the transaction and the TTL of its locks, both in
+/// milliseconds since `start_ts`. The oracle gives the age at the beginning of the commit; this
+/// client's monotonic clock measures the time since.
 struct TtlTracker {
     age_at_commit_ms: u64,
     commit_started: Duration,
@@ -82,7 +82,7 @@ impl TtlTracker {
     }
 }
 
-/// The result of a step that was run on the engine.
+/// The result of a step, or the error of the engine on which it was run.
 type StepResult<T> = Result<std::result::Result<T, StepError>, EngineError>;
 
 impl SharedCoordinator {
@@ -261,8 +261,8 @@ impl SharedCoordinator {
         crash_point!(RollbackBefore);
         for row in rows {
             let request = Rollback { row: row.clone(), txn };
-            // An error is ignored: resolvers bring each lock that is left to the primary's status,
-            // and if the primary, which comes first, is still locked, its TTL expires.
+            // An error is ignored: resolvers roll back the locks that are left. If the primary, the
+            // first of `rows`, is still locked, they can do so once its TTL has expired.
             let _ = self.run_step(row, txn.start_ts, None, |as_read| rollback(as_read, &request));
             crash_point!(RollbackBetween);
         }
@@ -274,7 +274,7 @@ impl SharedCoordinator {
 impl Coordinator for SharedCoordinator {
     fn begin(&self) -> Result<(Arc<ReadView>, TxnId)> {
         // A transaction draws its commit timestamp after its prewrites. So a snapshot taken after
-        // `start_ts` has at least the locks of all transactions that commit at or below it.
+        // `start_ts` was drawn has at least the locks of all that commit at or below `start_ts`.
         let start_ts = self.timestamp()?;
         crash_point!(StartTs);
         let view = self.retry_unknown(|| self.engine().snapshot())?;
@@ -369,8 +369,8 @@ impl Coordinator for SharedCoordinator {
         }
         match self.resolve_lock(row, lock, Some(view.read_ts))? {
             TxnStatus::Committed(commit_ts) if commit_ts <= view.read_ts => Ok(Some(commit_ts)),
-            // The view does not show the change. If the owner is pending, it was pushed above the
-            // view: it can only commit later than that.
+            // The transaction is rolled back, or committed above the view's timestamp, or pending.
+            // If it is pending, the primary's `min_commit_ts` is above that timestamp now.
             _ => Ok(None),
         }
     }

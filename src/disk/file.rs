@@ -1,7 +1,8 @@
 //! A directory of the file system.
 //!
-//! A sync of a file is `fdatasync`, which leaves out timestamps. So where the file was filled with
-//! zeros beforehand, a sync of new content needs no write to the file system's journal.
+//! A sync of a file is `fdatasync`, which need not store the file's timestamps. So new content in
+//! blocks that were filled with zeros beforehand is synced without a write to the file system's
+//! journal.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};

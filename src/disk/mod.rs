@@ -9,8 +9,9 @@
 //! and names are lost only if the whole machine fails: if just the process ends, the kernel still
 //! has everything that was written.
 //!
-//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory. A simulated crash may lose
-//! writes and changes of names in each of these ways; a seed from the caller decides what is lost.
+//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory. Its simulated crash loses
+//! unsynced writes and changes of names, in part and in any order; the caller decides which, by a
+//! seed or one by one.
 
 mod file;
 mod sim;
@@ -52,7 +53,7 @@ pub trait DiskFile: Send + Sync + 'static {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
     /// The file's length in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Returns once all that was written to the file before would survive a power cut, and with it
-    /// a file length that includes all of it.
+    /// Returns once all earlier writes to the file would survive a power cut, with a file length
+    /// that includes them.
     fn sync(&self) -> io::Result<()>;
 }

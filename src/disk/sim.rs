@@ -116,7 +116,7 @@ impl SimDisk {
     }
 
     /// A power cut. The seed chooses one of five ways: all, nearly all, hardly any or none of what
-    /// was not synced is kept, or each sector keeps a random one of its contents.
+    /// was not synced is kept, or each sector, length and name keeps a random one of its states.
     pub fn crash(&self, seed: u64) {
         let mut choices = SplitMix64::new(seed);
         let newest = choices.next_below(5);
@@ -180,8 +180,8 @@ impl SimDisk {
         state.choices = SplitMix64::new(seed);
     }
 
-    /// Cancels a [`fail_nth`](Self::fail_nth) or [`fail_from`](Self::fail_from) that has not
-    /// happened yet.
+    /// Cancels a [`fail_nth`](Self::fail_nth) or [`fail_from`](Self::fail_from) that has not made a
+    /// call fail yet.
     pub fn clear_fault(&self) {
         self.state.lock().fault = None;
     }

@@ -24,7 +24,7 @@ pub struct SimContent {
     sync_failed: BTreeMap<usize, SectorVersions>,
     /// Lengths that a crash may leave.
     possible_lengths: Vec<usize>,
-    /// The end of that write since the last sync which reaches farthest into the file.
+    /// The greatest offset at which a write since the last sync has ended.
     unsynced_end: usize,
     has_grown: bool,
 }
@@ -89,8 +89,9 @@ impl SimContent {
 
     pub fn sync(&mut self) {
         self.dirty.clear();
-        // If the file has grown since the last sync, this sync makes the new length durable.
-        // Otherwise it ensures only that no crash leaves a length that cuts off the written bytes.
+        // If the file has grown since the last sync, this sync makes the new length durable. If
+        // not, the length may still be uncertain, because an earlier sync failed. Then this sync
+        // rules out only the lengths that would cut off what was written since.
         let synced_end = if self.has_grown { self.current.len() } else { self.unsynced_end };
         self.possible_lengths.retain(|length| *length >= synced_end);
         if !self.possible_lengths.contains(&self.current.len()) {

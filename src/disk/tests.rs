@@ -31,7 +31,7 @@ fn synced_file(disk: &SimDisk, sectors: usize) -> <SimDisk as Disk>::File {
     file
 }
 
-/// The first byte of each sector.
+/// The first byte of each sector of the file `file`.
 fn sketch(disk: &SimDisk) -> Vec<u8> {
     content(disk, "file").unwrap_or_default().chunks(SECTOR).map(|sector| sector[0]).collect()
 }

@@ -181,8 +181,8 @@ pub trait EngineSnapshot: Send + Sync {
     /// Calls `see` with the undecoded value of the row's cell in the lock or write column, if the
     /// row has such a cell.
     ///
-    /// `see` may be called more than once: only the value of the last call counts. If this function
-    /// returns an error, no call counts.
+    /// Of several calls of `see` only the last counts; if this function returns an error, none
+    /// does.
     fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError>;
     /// [`get_cell`](Self::get_cell) for several rows; `see` also gets the index of the row.
     fn multi_get_cell(&self, column: Column, rows: &[&RowKey], see: OnEachCell<'_>) -> Result<(), EngineError> {
@@ -258,8 +258,8 @@ pub trait EngineSnapshot: Send + Sync {
         cells.iter().map(|(row, record)| Ok((decode_row_key(row)?, decode_write(row, record)?))).collect()
     }
 
-    /// Whether any row has a lock. A corrupt lock counts as a lock: its error is left to the read
-    /// that needs the lock.
+    /// Whether any row has a lock. A corrupt lock counts as a lock; only the reads that need that
+    /// lock return its error.
     fn any_lock(&self) -> Result<bool, EngineError> {
         match self.scan_locks(&PageRequest { range: &RowRange::all(), backwards: false, limit: 1, cursor: None }) {
             Err(EngineError::Corruption(_)) => Ok(true),

@@ -17,7 +17,7 @@ pub type OnEachCell<'a> = &'a mut dyn FnMut(usize, &[u8]);
 /// Called with the key and value of a cell; returns whether to continue.
 pub type ScanVisitor<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;
 
-/// The engines of this crate end a page at the cell with which its keys and values reach this size.
+/// The engines of this crate end a page once its keys and values have at least this size.
 pub const PAGE_BYTES_MAX: usize = 1 << 20;
 
 /// A request for the next page of a range.

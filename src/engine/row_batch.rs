@@ -16,8 +16,8 @@ pub enum RowBatch {
     OnePhaseWrites(OnePhaseWrites),
 }
 
-/// The writes of a one-phase commit: each row gets its next version. All rows have the same
-/// preconditions.
+/// The writes of a one-phase commit: the next version of each row, except of rows that are only
+/// locked. All rows have the same preconditions.
 ///
 /// A bulk load commits large write sets. A [`RowChange`] for each row would take several times
 /// their memory. So engines should expand the batch one row at a time ([`OnePhaseWrites::rows`] and
@@ -98,7 +98,7 @@ impl RowBatch {
     }
 }
 
-/// [`RowChange::size_bytes`] of a row's next version.
+/// What [`RowChange::size_bytes`] returns for the change to a row's next version.
 fn size_of_next_version((row, mutation): (&RowKey, &Mutation)) -> usize {
     let cell = row.as_bytes().len() + CELL_OVERHEAD_BYTES;
     match mutation {

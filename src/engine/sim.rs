@@ -296,7 +296,7 @@ impl Storage for SimStorage {
     }
 }
 
-/// See [`Storage::Snapshot`].
+/// A snapshot of a [`SimStorage`].
 #[derive(Debug)]
 pub struct SimView {
     storage: SimStorage,
@@ -333,7 +333,7 @@ impl CellReader for SimView {
     }
 }
 
-/// See [`Storage::Batch`].
+/// Changes of cells for one write to a [`SimStorage`].
 #[derive(Debug, Default)]
 pub struct SimBatch(Vec<Modification>);
 

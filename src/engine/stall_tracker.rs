@@ -32,7 +32,7 @@ impl StallTracker {
     }
 }
 
-/// See [`StallTracker::begin`].
+/// The stall of one write; dropping this ends it.
 pub struct Waits<'a>(&'a StallTracker);
 
 impl Drop for Waits<'_> {

@@ -73,7 +73,7 @@ pub trait Batch {
 pub trait Storage: CellReader + 'static {
     /// A consistent snapshot of all columns.
     type Snapshot: CellReader + 'static;
-    /// See [`Batch`].
+    /// The changes that one [`write`](Self::write) applies.
     type Batch<'a>: Batch
     where
         Self: 'a;

@@ -46,7 +46,7 @@ use crate::value::Value;
 /// Performs a delay, given in milliseconds.
 pub type DelayFn = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// See the [module](self).
+/// An engine behind an unreliable network: see the [module](self).
 pub struct FaultyEngine<E> {
     engine: E,
     network: Arc<Network>,

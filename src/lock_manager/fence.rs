@@ -24,9 +24,9 @@ pub struct FenceCondition {
 }
 
 /// The conditions of a transaction: usually none, rarely more than one. An empty set, and a single
-/// condition that releases nothing, need no allocation. The size matters, because every submission
-/// contains such a set: with a `SmallVec` of one, which is 24 bytes larger, a commit without fences
-/// takes 7 % more instructions.
+/// condition that releases nothing, need no allocation. The size of this type matters, because
+/// every submission contains one: with a `SmallVec` of one, which is 24 bytes larger, a commit
+/// without fences takes 7 % more instructions.
 #[derive(Clone, Default)]
 pub struct Fences(FenceSet);
 
@@ -90,8 +90,8 @@ impl Fences {
 pub struct InFlightFences(Fences);
 
 impl InFlightFences {
-    /// Must be called before the submission can be decided: a commit that is decided before the end
-    /// of a grant must be counted in the grant.
+    /// Must be called before the submission can be decided: if a grant ends after the decision, the
+    /// next one must find the commit counted, and wait for it.
     pub fn new(fences: &Fences) -> Self {
         fences.visit(|grant, _| {
             grant.state().fetch_add(1, Ordering::SeqCst);
@@ -112,7 +112,7 @@ impl InFlightFences {
         Some(lost.lost_error(lost.why_ended().unwrap_or(LockLostReason::Closed)))
     }
 
-    /// Whether there is a fence whose next holder may see the commit before it is durable.
+    /// Whether the next holder of one of the locks may see the commit before it is durable.
     pub fn any_buffered(&self) -> bool {
         let mut is_buffered = false;
         self.0.visit(|_, durable| is_buffered |= !durable);

@@ -52,7 +52,8 @@ pub struct Lease {
     pub has_guard: bool,
     /// Number of writes of the lease row in flight. The lease does not expire meanwhile.
     pub row_writes_in_flight: u32,
-    /// Commit timestamp of the newest renewal that set a duration.
+    /// Commit timestamp of the newest renewal that set the duration. Automatic renewals, which keep
+    /// the duration, do not count.
     pub last_explicit_renewal_ts: Timestamp,
 }
 
@@ -73,7 +74,8 @@ pub struct Grant {
     is_ready: AtomicBool,
     token: AtomicU64,
     min_read_ts: AtomicU64,
-    /// The newest fenced commit that must be durable before the next conflicting grant is used.
+    /// The newest fenced commit with `sync_before_next_grant`, or zero. It must be durable before
+    /// the next conflicting grant is used.
     unsynced_commit_ts: AtomicU64,
     lease: Option<Box<Mutex<Lease>>>,
     /// Whether the lease row may be on disk.
@@ -128,7 +130,8 @@ impl Grant {
         self.is_granted.store(true, Ordering::Release);
     }
 
-    /// Whether drain, token and lease row are done, so that a guard may use the grant.
+    /// Whether a guard may use the grant: it has its token, the fenced commits of earlier
+    /// conflicting grants are visible, and its lease row, if it has a lease, is written.
     pub fn is_ready(&self) -> bool {
         self.is_ready.load(Ordering::Acquire)
     }
@@ -272,10 +275,9 @@ impl Grant {
     /// whether it has ended.
     pub fn watch(&self, watcher: &Arc<Waiter>) {
         self.cold().watchers.lock().push(Arc::clone(watcher));
-        // Pairs with the `fetch_or` in `end`. If this one is first, the thread that ends the grant
-        // finds `cold` set, and the watcher in it. If `end` is first, the caller's check sees the
-        // end. So a thread that ends a grant and finds `cold` unset need not lock the mutex of the
-        // watchers: there is none that it has to wake.
+        // Either this `fetch_or` or the one in `end` comes first. If this one, the thread that ends
+        // the grant finds `cold` set, and the watcher in it. If the other, the caller's check sees
+        // the end. So if that thread finds `cold` unset, there is no watcher that it must wake.
         self.state.fetch_or(0, Ordering::SeqCst);
     }
 

@@ -144,9 +144,9 @@ pub struct LockEntry {
     pub took_over: Option<ExpiredLease>,
     /// The ids of the requests that this request waits for directly. A conversion waits for all
     /// other grants. In the queue, a shared request waits for the last exclusive request ahead of
-    /// it, and a request of another mode for the last request ahead of it, of any mode. If there is
-    /// no such request, it waits for the grant that is to be converted or, without a conversion,
-    /// for all grants. Expired leases are left out.
+    /// it, and a request of another mode for the last request ahead of it, of any mode. A request
+    /// with no such request ahead of it waits for the grant that is to be converted or, without a
+    /// conversion, for all grants. Expired leases are left out.
     pub blocked_by: Vec<u64>,
 }
 
@@ -168,10 +168,11 @@ pub struct LockTable {
     /// Cycles of requests that wait for each other, by their ids. A cycle is listed only if a
     /// second snapshot of the table finds its requests with the same waits.
     ///
-    /// The list may be incomplete: the search follows each wait once, so it may miss cycles that
-    /// share requests. The list may also contain cycles that are no deadlock: a grant counts for
-    /// the thread or task that requested it, even if the guard was moved to another thread, and a
-    /// cycle through a semaphore ends as soon as any holder of the semaphore releases.
+    /// The list may be incomplete: the search follows each wait once, so of cycles that share
+    /// requests it may find only some. The list may also contain cycles that are no deadlock: a
+    /// grant counts for the thread or task that requested it, even if the guard was moved to
+    /// another thread, and a cycle through a semaphore ends as soon as any holder of the semaphore
+    /// releases.
     pub wait_cycles: Vec<Vec<u64>>,
 }
 

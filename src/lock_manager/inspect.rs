@@ -11,8 +11,8 @@ use super::request_error::RequestError;
 use super::table::{self, EntryWithWaiter, LockTableContext, LockTotals};
 
 impl LockManager {
-    /// Of the grants of a name for which `wanted` returns `true`, the entries of the first `most`;
-    /// and the number of requests that wait for the name.
+    /// The entries of the name's first `most` unexpired grants for which `wanted` returns `true`;
+    /// and the number of requests that wait for the name, without conversions.
     pub fn holders(
         &self,
         name: &str,

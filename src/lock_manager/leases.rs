@@ -85,7 +85,7 @@ impl LockManager {
             if entry.queue.would_grant(mode) && entry.queue.request(id, mode, Arc::clone(&grant)) {
                 entry.granted(&grant);
             } else {
-                // A later lease has replaced this one.
+                // A lease with a greater token excludes this one.
                 grant.end(LockLostReason::Expired);
                 entry.add_ended(grant);
             }
@@ -131,14 +131,15 @@ impl LockManager {
         let mut stale = Vec::new();
         for mut shard in self.shards() {
             for entry in shard.values_mut().filter(|entry| entry.leased_grants > 0) {
-                // A stale lease has no waiter: the first waiter would have ended it.
+                // A stale lease is still granted only if no request has come or waited since it
+                // expired: a request ends the expired leases of its name.
                 if entry.queue.granted().iter().any(|asked| is_stale(&asked.value)) {
                     self.expire_leases(entry, now, &mut wakes);
                 }
             }
-            // Names with a grant that is not ready yet are skipped: its activation removes the rows
-            // of its predecessors itself, and reports a lease as taken over only if its row is
-            // still there.
+            // Names with a grant that is not ready yet are skipped: the activation of this grant
+            // removes the rows of earlier leases itself, and reports an expired lease as taken over
+            // only if that lease still has its row.
             let all_ready = |entry: &&NamedLock| entry.queue.granted().iter().all(|asked| asked.value.is_ready());
             let past = shard.values().map(|entry| &**entry).filter(all_ready).flat_map(NamedLock::past);
             stale.extend(past.filter(|grant| grant.has_lease_row()).map(Arc::clone));

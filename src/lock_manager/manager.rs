@@ -197,8 +197,8 @@ impl LockManager {
         })
     }
 
-    /// Makes a shared grant exclusive as soon as it is the only grant of the name; `next` then
-    /// replaces the shared grant.
+    /// Makes a shared grant exclusive, immediately if it is the only grant of the name; otherwise
+    /// the conversion waits until it is. `next` then replaces the shared grant.
     pub fn upgrade(
         &self,
         grant: &Arc<Grant>,
@@ -242,7 +242,8 @@ impl LockManager {
         })
     }
 
-    /// Makes an exclusive grant shared: `next` replaces it. Returns whether the grant was valid.
+    /// Makes an exclusive grant shared: `next` replaces it. Returns `false` if `grant` has ended or
+    /// is not exclusive.
     pub fn downgrade(&self, grant: &Arc<Grant>, next: &Arc<Grant>) -> Result<bool, RequestError> {
         self.with_shard(&grant.name, |shard, wakes| {
             let entry = shard.get_mut(&grant.name).filter(|_| !grant.has_ended());

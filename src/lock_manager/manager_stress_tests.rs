@@ -214,8 +214,8 @@ fn random_requests_of_32_threads_never_overlap() {
     assert!(granted_later > 1000 && waits > granted_later, "{granted_later} of {waits}");
     assert_eq!(wakes(&crowd.manager), granted_later);
 
-    // Of four requests the first two are granted. The end of the store wakes each of the others
-    // once.
+    // Of these four requests the two shared ones in front are granted. Closing the lock manager
+    // wakes each of the others once.
     let manager = &crowd.manager;
     let queue: Vec<_> = [Shared, Shared, Exclusive, Shared].map(|mode| wait_of(manager, mode, None, None)).into();
     assert!(queue.iter().skip(2).all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Wait(..))));

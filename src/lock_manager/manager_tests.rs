@@ -1,5 +1,5 @@
-//! What integration tests cannot reach: polls and wake-ups in every order, and that no entry is
-//! left.
+//! What integration tests cannot reach: polls and wake-ups in every order, and whether the lock
+//! manager removes the entry of an unused name.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -37,7 +37,7 @@ fn wait_of(
     LockWait::new(RequestHandle::new(manager, grant, false), Duration::ZERO, at_most, cancel)
 }
 
-/// A grant with a lease that expires at `ends`, and the token 5.
+/// A grant with token 5 and a lease that expires at `ends`.
 fn leased(manager: &Arc<LockManager>, mode: LockMode, ends: Duration) -> RequestHandle {
     let lease = Lease {
         duration: ends,
@@ -66,8 +66,8 @@ fn conversion_of(manager: &Arc<LockManager>, request: &RequestHandle) -> LockWai
 #[test]
 fn a_new_first_waiter_arms_the_lease_timer() {
     const SECOND: Duration = Duration::from_secs(1);
-    // Two requests wait for an exclusive lease. The first leaves the queue, and the next one gets
-    // the timer.
+    // Two requests wait behind an exclusive lease. The first has a timer for the lease's expiry.
+    // When the first leaves the queue, the next one gets such a timer.
     let manager = manager();
     let held = leased(&manager, Exclusive, SECOND);
     let (front, next) = (wait_of(&manager, Exclusive, None, None), wait_of(&manager, Exclusive, None, None));
@@ -119,8 +119,8 @@ fn wakes(manager: &LockManager) -> u64 {
 #[test]
 fn a_waiter_granted_while_it_leaves_passes_the_lock_on() {
     let manager = manager();
-    // Of three waiters the first two are granted, and then dropped one by one. The second drop
-    // grants the third waiter, and nothing is left of the others.
+    // Two shared requests and an exclusive one wait. The shared ones are granted, and then dropped
+    // one by one. The second drop grants the exclusive one.
     let held = wait_of(&manager, Exclusive, None, None);
     let queue: Vec<_> = [Shared, Shared, Exclusive].map(|mode| wait_of(&manager, mode, None, None)).into();
     assert!(queue.iter().all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Wait(..))));
@@ -166,11 +166,12 @@ fn a_semaphore_waits_only_for_commits_of_another_number() {
     let found = |mode| manager.predecessors_of(wait_of(&manager, mode, None, None).request.grant()).unsynced_commit_ts;
     assert_eq!(found(Semaphore(2)), Timestamp::ZERO);
     assert_eq!(found(Semaphore(3)), commit_ts);
-    // The line above has requested and dropped a `Semaphore(3)`. Since this change of the number of
-    // permits, the commit under the earlier number counts for every mode.
+    // The line above has requested and dropped a `Semaphore(3)`. Once the number of permits has
+    // changed, a request of any mode waits for the earlier commit, even one with the old number.
     assert_eq!(found(Semaphore(2)), commit_ts);
 
-    // A commit in flight, too, is waited for only by a request with another number of permits.
+    // While the commit is in flight, a request with another number of permits waits for it, and one
+    // with the same number does not.
     let held = wait_of(&manager, Semaphore(2), None, None).into_request();
     let before = Arc::clone(held.grant());
     before.state().fetch_add(1, Ordering::SeqCst);
@@ -184,7 +185,6 @@ fn a_semaphore_waits_only_for_commits_of_another_number() {
 
 type Hook = Box<dyn Fn() + Send + Sync>;
 
-/// A thread's parker with hooks on park and unpark.
 struct RecordedParker {
     parker: Arc<dyn Parker>,
     parks: Hook,

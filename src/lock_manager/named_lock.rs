@@ -39,8 +39,8 @@ struct EndedGrants {
     /// durable before a new conflicting grant is used. When the number of permits changes, the
     /// semaphore's timestamp is merged into the exclusive one, for which every mode waits.
     unsynced_commits: [Timestamp; 3],
-    /// The number of permits of the ended semaphore grants that the third entry of
-    /// `unsynced_commits` stands for.
+    /// The number of permits of the semaphore grants whose commit is the third entry of
+    /// `unsynced_commits`.
     semaphore_permits: u32,
     /// Why the lease row of the name cannot be read: requests return this corruption.
     corruption: Option<Arc<str>>,
@@ -51,8 +51,8 @@ struct EndedGrants {
 pub struct Predecessors {
     /// Whether fenced commits of conflicting predecessors are in flight.
     pub has_in_flight: bool,
-    /// The newest fenced commit of conflicting predecessors that must be durable before the new
-    /// grant is used.
+    /// The newest unsynced commit of a conflicting predecessor, or zero. It must be durable before
+    /// the new grant is used.
     pub unsynced_commit_ts: Timestamp,
     /// Conflicting predecessors whose lease row may be on disk.
     pub leases: Vec<Arc<Grant>>,
@@ -130,7 +130,8 @@ impl NamedLock {
     }
 
     pub fn leave(&mut self, grant: &Arc<Grant>, why: LockLostReason, wakes: &mut WakeList) -> bool {
-        // The request has left the queue, or a conversion has replaced its grant by another one.
+        // Nothing to do if the request has left the queue already, or if a conversion has replaced
+        // its grant by another one.
         if self.queue.find(grant.id).is_none_or(|asked| !Arc::ptr_eq(&asked.value, grant)) {
             return false;
         }
@@ -241,7 +242,8 @@ impl NamedLock {
 }
 
 impl EndedGrants {
-    /// Replaces each grant that has neither a commit in flight nor a lease row by a timestamp.
+    /// Drops each grant that has neither a commit in flight nor a lease row, and keeps only the
+    /// timestamp of its unsynced commit.
     fn merge(&mut self) {
         let Self { past, unsynced_commits: [exclusive, shared, semaphore], semaphore_permits: most, .. } = self;
         past.retain(|grant| {

@@ -21,7 +21,7 @@
 //!
 //! All grants of a name have the same mode, so the first one and their number decide compatibility.
 //! If anything waits, a new request waits as well, because it is incompatible with the grants or
-//! with something that waits. So it needs to be compared with the grants only if nothing waits, and
+//! with something that waits. So a request is compared with the grants only if nothing waits, and
 //! each decision is O(1). A second conversion would be a deadlock, and is rejected.
 
 use std::collections::VecDeque;
@@ -130,7 +130,7 @@ impl<T: Clone> LockQueue<T> {
         &self.granted
     }
 
-    /// The waiting requests without conversions, in the order of arrival.
+    /// The waiting requests in the order of arrival. Conversions are not among them.
     pub fn waiting(&self) -> impl ExactSizeIterator<Item = &QueuedRequest<T>> + DoubleEndedIterator {
         self.wait_queue.as_ref().map(|waits| waits.queue.iter()).unwrap_or_default()
     }
@@ -201,8 +201,8 @@ impl<T: Clone> LockQueue<T> {
     }
 
     /// Makes a shared grant exclusive, immediately if it is the only grant. Otherwise the
-    /// conversion waits, ahead of all waiting requests, unless another conversion waits. `value`
-    /// replaces the value of the grant when it is exclusive.
+    /// conversion waits, ahead of all waiting requests; but if another conversion waits already,
+    /// this is a deadlock. `value` replaces the value of the grant when it is exclusive.
     pub fn upgrade(&mut self, id: u64, value: T) -> UpgradeResult<T> {
         let Some(at) = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Shared)) else {
             return UpgradeResult::NoSuchGrant;

@@ -184,7 +184,7 @@ impl Definition {
     }
 }
 
-/// The same step on the lock queue.
+/// Takes the step on the lock queue, as `Definition::take` does on the specification.
 fn take(queue: &mut LockQueue<u64>, next: u64, step: Step) -> Answer {
     let mut changes = QueueChanges::default();
     let said = match step {

@@ -153,8 +153,8 @@ impl LockWait {
     pub fn poll(&self, now: Duration) -> WaitPoll {
         let RequestHandle { manager, grant, .. } = &self.request;
         let Some(waiter) = grant.waiter().filter(|_| !grant.is_granted()) else { return WaitPoll::Granted };
-        // `rearm` comes before the checks. So a change that the checks below are too early to see
-        // notifies the waiter again, and ends its next wait immediately.
+        // `rearm` clears the last notification, so it comes before the checks: a change after them
+        // notifies the waiter again, and so ends its next wait immediately.
         waiter.rearm();
         if grant.is_granted() {
             return WaitPoll::Granted;

@@ -198,8 +198,8 @@ pub fn seen(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) -> Vec<E
     entries(head, clock).into_iter().map(|entry| EntryWithWaiter { who: who(entry.id), entry }).collect()
 }
 
-/// The cycles in `seen` that a second snapshot confirms. Other cycles only appear because the
-/// queues were read at different times.
+/// The cycles in `seen` that a second snapshot confirms. The queues are read at different times, so
+/// the other cycles may never have existed.
 pub fn confirmed_cycles(seen: &[EntryWithWaiter], again: impl FnOnce() -> Vec<EntryWithWaiter>) -> Vec<Vec<u64>> {
     let mut cycles = find_cycles(seen);
     if !cycles.is_empty() {
@@ -240,8 +240,8 @@ fn find_cycles(seen: &[EntryWithWaiter]) -> Vec<Vec<u64>> {
     let mut found: Vec<Vec<u64>> = Vec::new();
     let mut done: HashSet<u64> = HashSet::new();
     for start in waiting() {
-        // The walk is depth first, and keeps its path. A request is visited once, so cycles that
-        // share requests may be missed.
+        // The walk is depth first, and keeps its path. A request is visited once, so of cycles that
+        // share requests only some may be found.
         let mut path: Vec<(u64, Vec<u64>)> = Vec::new();
         if done.insert(start.entry.id) {
             path.push((start.entry.id, next(start)));

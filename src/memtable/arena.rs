@@ -21,7 +21,7 @@ const CHUNKS_MAX: usize = (33 - FIRST_BITS as usize) << CHUNKS_PER_SIZE_BITS;
 /// The words of a slot.
 pub type AtomicWords<const N: usize> = [AtomicU32; N];
 
-/// See the [module](self).
+/// Numbered slots of `T`, in chunks that are allocated when a slot in them is first used.
 pub struct Arena<T> {
     chunks: [OnceLock<Box<[T]>>; CHUNKS_MAX],
     bytes: AtomicUsize,

@@ -60,7 +60,7 @@ impl<'a> BatchEntry<'a> {
         encode_with(kind | self.column as u8, self.key, |frame| frame.extend_from_slice(content), frame);
     }
 
-    /// Appends the entry that sets a cell to what `value` appends.
+    /// Appends an entry that sets a cell; `value` appends the cell's value.
     pub fn encode_put(column: Column, key: &[u8], value: impl FnOnce(&mut Vec<u8>), frame: &mut Vec<u8>) {
         encode_with(PUT | column as u8, key, value, frame);
     }
@@ -94,8 +94,8 @@ impl<'a> BatchEntry<'a> {
     }
 }
 
-/// Appends an entry whose value `content` appends. Every length fits into 4 bytes, because keys and
-/// values of 4 GiB or more are refused before.
+/// Appends an entry; `content` appends the entry's value. Both lengths fit into 4 bytes, because
+/// keys and values of 4 GiB or more have been refused before.
 fn encode_with(tag: u8, key: &[u8], content: impl FnOnce(&mut Vec<u8>), frame: &mut Vec<u8>) {
     let begins = frame.len();
     frame.extend_from_slice(&[0; SHORT_HEADER_BYTES]);

@@ -30,7 +30,7 @@ const CHUNKS: usize = 30;
 /// searches go on to the next slot.
 const DELETED_SLOT: u64 = 1 << 32;
 
-/// See the [module](self).
+/// Finds the node of a key by the hash of the key.
 pub struct HashIndex {
     shards: Box<[Shard]>,
     bytes: AtomicUsize,
@@ -135,8 +135,8 @@ impl Shard {
         }
         self.chunks_used.store(used + 1, Ordering::Release);
         for place in moved.into_iter().rev() {
-            // A search stops at an empty slot. So if the next slot is empty, this one can become
-            // empty, too, and need not be skipped by searches.
+            // If the next slot is empty, this one can become empty, too, in place of
+            // `DELETED_SLOT`: a search that went on would end at the next slot anyway.
             let is_last = self.slot(place + 1).load(Ordering::Relaxed) == 0;
             self.slot(place).store(if is_last { 0 } else { DELETED_SLOT }, Ordering::Release);
         }
@@ -152,8 +152,8 @@ impl Shard {
     #[inline]
     fn probe(&self, used: u32, hash: u32) -> impl Iterator<Item = &AtomicU64> {
         let (first, at) = chunk_of(home(used, hash));
-        // From the home slot to the end of the last chunk, then from the start of the first chunk
-        // to the end of the home slot's chunk.
+        // From the home slot to the end of the last chunk, then from the start of the first chunk.
+        // The second part ends with the home slot's whole chunk, so some slots come twice.
         let chunks = (first..used as usize).chain(0..(first + 1).min(used as usize));
         chunks
             .enumerate()

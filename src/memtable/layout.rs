@@ -6,10 +6,11 @@ use super::arena::AtomicWords;
 pub(super) const NIL: u32 = 0;
 /// Number of the first node. The first nodes are the heads of the skip lists, one for each column.
 pub(super) const FIRST_HEAD: u32 = 1;
-/// Levels of a skip list; each has a quarter of the nodes of the one below.
+/// The maximum number of levels of a skip list. A level has about a quarter of the nodes of the
+/// level below.
 pub(super) const MAX_HEIGHT: usize = 12;
 
-// The words of a node.
+// Indices of a node's words.
 pub(super) const NODE_NEWEST: usize = 0;
 pub(super) const NODE_NEXT: usize = 1;
 pub(super) const NODE_PREVIOUS: usize = 2;
@@ -20,7 +21,7 @@ pub(super) const NODE_PREFIX: usize = 4;
 pub(super) const PREFIX_WORDS: usize = 5;
 pub(super) type Node = AtomicWords<{ NODE_PREFIX + PREFIX_WORDS }>;
 
-// The words of a version.
+// Indices of a version's words.
 /// Sequence of the version's batch, relative to the memtable's base; also the number of the batch's
 /// payload.
 pub(super) const VERSION_SEQUENCE: usize = 0;

@@ -40,7 +40,7 @@ static FULL_RANGE: RowRange = RowRange { start: Bound::Unbounded, end: Bound::Un
 /// The value of a cell; `None` is a tombstone.
 pub type CellValue<'a> = Option<&'a [u8]>;
 
-/// See the [module](self).
+/// The versions of cells that the batches of one segment have written.
 pub struct Memtable {
     /// The last sequence before this memtable. The memtable stores sequences relative to it.
     base_sequence: u64,
@@ -55,8 +55,8 @@ pub struct Memtable {
     pub(super) payload_bytes: AtomicUsize,
 }
 
-/// The deletion of a range of a column. Most memtables have no range tombstones: then the count of
-/// them is zero, and a lookup reads nothing else of them.
+/// The deletion of a range of a column. Most memtables have none; then a lookup reads only their
+/// number, which is zero.
 pub struct RangeTombstone {
     pub(super) sequence: u32,
     /// Column of the range.
@@ -262,8 +262,8 @@ impl Memtable {
         BatchEntry::decode(bytes).map(|(entry, _)| entry)
     }
 
-    /// The entry of a cell's newest version. For the cell's key any version's entry would do; the
-    /// newest is chosen because a reader mostly needs it next.
+    /// The entry of a cell's newest version. The entries of all versions have the cell's key; the
+    /// newest one is read for it, because a reader mostly needs its value next.
     #[inline]
     fn newest_entry(&self, node: u32) -> Option<BatchEntry<'_>> {
         self.entry(self.versions.get(load(self.nodes.get(node), NODE_NEWEST)))
@@ -290,9 +290,9 @@ impl Memtable {
         prefix.cmp(key.prefix).then_with(|| self.key(node).cmp(key.bytes))
     }
 
-    /// The last node of a column before the key; if the flag beside the key is set, at or before
-    /// it. If `key` is `None`, the last node of the column. `see` is called for each level with the
-    /// last such node on that level.
+    /// In one column, finds the last node with a key less than `key`; if the flag beside `key` is
+    /// set, the last with a key less or equal; if `key` is `None`, the last of all. Calls `see` for
+    /// each level, with the last such node that the level has.
     pub(super) fn find_less_than(
         &self,
         column: Column,

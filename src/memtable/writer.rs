@@ -19,16 +19,16 @@ use super::layout::{
 use super::table::{LookupKey, Memtable, RangeTombstone, head, load};
 use crate::cell::Column;
 
-/// See the [module](self).
+/// Adds batches to one memtable.
 pub struct MemtableWriter {
     memtable: Arc<Memtable>,
     last_sequence: u64,
     nodes: u32,
     versions: u32,
     links: u32,
-    /// For each column and level, the node inserted last or, on levels that this node does not
-    /// have, a node before it (RocksDB's `Splice`). A new key often comes right after the last one;
-    /// only then does the search for its place begin here, else at the head.
+    /// For each column and level, the node inserted last; on a level that it does not have, a node
+    /// before it (RocksDB's `Splice`). A new key often belongs right after the key inserted last.
+    /// Then the search for its place begins here, otherwise at the head.
     splice: [[u32; MAX_HEIGHT]; Column::ALL.len()],
     rng: u32,
 }
@@ -109,9 +109,9 @@ impl MemtableWriter {
         let before = load(node, NODE_NEWEST);
         let version = self.version(memtable, place, before);
         snapshots.prune_versions(memtable.versions.get(version));
-        // The call above mostly unlinks nothing, because it stops at the version `before`: until
-        // the batch is visible, new snapshots read that one. The versions before it are mostly not
-        // read any more; the call below unlinks them.
+        // The call above mostly unlinks nothing, because new snapshots read the version `before`
+        // until the batch is visible. The call below unlinks versions that are older than `before`;
+        // mostly no snapshot reads them any more.
         snapshots.prune_versions(memtable.versions.get(before));
         node[NODE_NEWEST].store(version, Ordering::Release);
     }
@@ -178,7 +178,7 @@ impl MemtableWriter {
         before
     }
 
-    /// A random height: each further level has a chance of a quarter (xorshift).
+    /// A random height, by xorshift: each level above the first has a chance of a quarter.
     fn height(&mut self) -> usize {
         self.rng ^= self.rng << 13;
         self.rng ^= self.rng >> 17;

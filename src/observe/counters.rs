@@ -44,7 +44,8 @@ macro_rules! metrics_table {
         }
 
         impl Metrics {
-            /// The metrics of the store with this instance id.
+            /// The metrics of a store. `store` is their label: the number of the store in this
+            /// process.
             #[cfg_attr(not(feature = "metrics"), allow(unused_variables, reason = "the facade's label"))]
             pub fn new(store: u64) -> Self {
                 #[cfg(feature = "metrics")]
@@ -144,7 +145,7 @@ impl Metrics {
     }
 }
 
-/// Sets a gauge of named locks, which has the label `kind`.
+/// Sets a gauge of named locks. Besides `store` it has the label `kind`, which is always `name`.
 #[cfg(feature = "metrics")]
 pub(crate) fn lock_gauge(store: u64, name: &'static str, value: f64) {
     metrics::gauge!(name, "store" => store.to_string(), "kind" => "name").set(value);

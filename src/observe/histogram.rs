@@ -11,7 +11,8 @@ use std::time::Duration;
 use histogram::{AtomicHistogram, Config};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Durations of up to 2^44 ns. Each range between two powers of two has 2^5 buckets.
+/// The buckets: for durations of up to 2^44 ns, with 2^5 buckets from each power of two to the
+/// next.
 #[allow(clippy::panic, reason = "evaluated by the compiler")]
 const CONFIG: Config = match Config::new(5, 44) {
     Ok(config) => config,
@@ -152,8 +153,8 @@ pub struct Latencies {
     /// Waits of an attempt of `transact` before it starts: in the row queue, for a row lock, for
     /// admission. Only attempts that had to wait count.
     pub admission_wait: LatencyHistogram,
-    /// From the submission of a commit until the leader has applied its changes, the queue
-    /// included. Empty on a shared engine.
+    /// From the submission of a commit until the leader has applied its changes. The time in the
+    /// queue is included. Empty on a shared engine.
     pub commit_apply: LatencyHistogram,
     /// Syncs of the write-ahead log. Empty on a shared engine.
     pub wal_sync: LatencyHistogram,

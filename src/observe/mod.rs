@@ -71,7 +71,7 @@ pub(crate) use histogram::Histogram;
 pub use histogram::{Latencies, LatencyHistogram};
 pub(crate) use txn_timer::{TxnPhase, TxnTimer};
 
-/// Emits an event. Without the feature the arguments are not evaluated.
+/// Emits an event. Without the feature `tracing` the arguments are not evaluated.
 #[cfg(feature = "tracing")]
 macro_rules! event {
     ($level:ident, $($what:tt)+) => {

@@ -25,7 +25,7 @@ pub(crate) struct TxnTimer {
     reading: AtomicU64,
     combining: AtomicU64,
     syncing: AtomicU64,
-    /// End of the last lap.
+    /// When the present lap began.
     last: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ impl TxnTimer {
         self.part(phase).fetch_add(nanos(took), Ordering::Relaxed);
     }
 
-    /// End of the last lap.
+    /// When the present lap began, which is when the one before it ended.
     pub fn last(&self) -> Duration {
         Duration::from_nanos(self.last.load(Ordering::Relaxed))
     }

@@ -11,7 +11,7 @@ use crate::tunables::FIRST_LEVEL_ROWS;
 const BITS_PER_ROW: usize = 16;
 const PROBES: u64 = 5;
 
-/// See the [module](self).
+/// A set of rows, with false positives but without false negatives.
 #[derive(Default)]
 pub struct RowBloomFilter {
     /// The bits of the filter. Rows are added to the last level only. When that is full, a level of
@@ -46,9 +46,9 @@ impl RowBloomFilter {
     }
 }
 
-/// The indices of a hash's bits in a level of `words` words, by double hashing from the two halves
-/// of the hash (Kirsch and Mitzenmacher). `words` must be a power of two, because the indices are
-/// masked.
+/// The indices of the bits that stand for a hash in a level of `words` words, by double hashing
+/// from the two halves of the hash (Kirsch and Mitzenmacher). `words` must be a power of two,
+/// because the indices are masked.
 fn bits(hash: u64, words: usize) -> impl Iterator<Item = usize> {
     let mask = words as u64 * 64 - 1;
     let step = hash.rotate_left(32) | 1;

@@ -50,21 +50,22 @@ use crate::timestamp::Timestamp;
 /// Maximum number of commits of many rows that are recorded as ranges.
 const RANGE_COMMITS_MAX: usize = 8;
 
-/// See the [module](self).
+/// The timestamps of the newest commits, by row, and upper bounds for all other commits.
 pub struct ConflictSet {
     secrets: RapidSecrets,
     slots: Box<[CacheSlot]>,
-    /// Lock-only commits that have lost their slot to another row, or did not get it, by the rows'
-    /// hashes. The map has at most as many entries as there are slots.
+    /// Lock-only commits without a slot, by the hashes of their rows: another row has taken the
+    /// slot, or has kept it because its commit is newer. The map has at most as many entries as
+    /// there are slots.
     lock_only: HashMap<u64, Timestamp>,
-    /// The newest lock-only commit that was removed from `lock_only`.
+    /// Timestamp of the newest lock-only commit that was removed from `lock_only`.
     lock_only_low_water: Timestamp,
     /// The newest commits of many rows, oldest first.
     range_commits: VecDeque<RangeCommit>,
     /// Timestamp of the newest commit that was removed from `range_commits`: a low water for all
     /// rows.
     low_water: Timestamp,
-    /// The newest commit of any row.
+    /// Timestamp of the newest commit of any row.
     max_commit_ts: Timestamp,
 }
 
@@ -73,8 +74,8 @@ struct CacheSlot {
     row: u64,
     commit_ts: Timestamp,
     lock_only: bool,
-    /// The low water: an upper bound for the commits, other than range commits, of all rows that
-    /// hash to this slot, except the row in it.
+    /// The slot's low water. A row that hashes to this slot, but is not in it, has no later commit,
+    /// except for commits that were recorded as ranges.
     floor: Timestamp,
 }
 
@@ -89,8 +90,8 @@ struct RangeCommit {
 pub enum LastCommit {
     /// At or before the timestamp.
     NotAfter,
-    /// After the timestamp, at the returned timestamp. If this is the low water of lock-only
-    /// commits, the commit may be another row's, and the conflict spurious.
+    /// After the timestamp; the field is the commit timestamp. If that is the low water of
+    /// lock-only commits, the commit may be another row's, and the conflict spurious.
     After(Timestamp),
     /// Not in memory: the row must be read.
     Unknown,
@@ -167,9 +168,9 @@ impl ConflictSet {
         let index = self.index(hash);
         let Some(slot) = self.slots.get_mut(index) else { return };
         self.max_commit_ts = self.max_commit_ts.max(committed);
-        // If a row is rolled forward late, its commit may be older than the one in the slot, which
-        // then stays. If the old commit took the slot, it would count as the row's last commit,
-        // although a newer one of the same row may have been evicted earlier.
+        // A late roll-forward can record a commit that is older than the one in the slot. Such a
+        // commit does not take the slot: a newer commit of its row may have been evicted from the
+        // slot before, and the slot would then show the older one as the row's last commit.
         let evicted = if slot.row == hash {
             None
         } else if committed < slot.commit_ts {

@@ -11,7 +11,7 @@ use crate::env::Watermark;
 use crate::error::{CLOSED_BY_USER, Error, ErrorKind, Result};
 use crate::lock_manager::LockManager;
 
-/// See the [module](self).
+/// Records why the pipeline has failed or was closed.
 pub struct Failure {
     reason: OnceLock<String>,
     named_locks: Arc<LockManager>,

@@ -29,7 +29,7 @@ use crate::row::{RowKey, TxnId};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
-/// See the [module](self).
+/// What the table knows of a transaction. It decides what becomes of the transaction's locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Alive,

@@ -93,7 +93,7 @@ pub struct CommitParts {
     pub unlock_waiters: Arc<UnlockWaiters>,
 }
 
-/// See the [module](self).
+/// The commit queue, and the state of its leader.
 pub struct GroupCommit {
     parts: CommitParts,
     queue: Mutex<CommitQueue>,
@@ -113,8 +113,8 @@ struct LeaderState {
 /// or finds its fenced commit no longer in flight, must find that the pipeline has failed.
 struct LeaderPanicGuard<'a> {
     commits: &'a GroupCommit,
-    /// Whether the thread was already panicking. A destructor may commit while its thread unwinds;
-    /// that panic is not the leader's.
+    /// Whether the thread was already panicking when it made the guard: a destructor can commit
+    /// while its thread unwinds. Such a panic is not the leader's.
     was_panicking: bool,
 }
 
@@ -160,7 +160,6 @@ impl GroupCommit {
         let mut leads = self.queue.lock().push(entry);
         let answer = loop {
             if leads {
-                // The first round includes this committer's own submission.
                 self.run_leader();
             }
             match slot.wait(&**env) {
@@ -228,8 +227,7 @@ impl GroupCommit {
             let needs_read = match memory.precheck(&mut submission, &fences, self.facts()) {
                 Precheck::Reject(rejection) => {
                     // The fences are dropped before the reply: a caller that has its reply may
-                    // release its grant, and the rejected commit must not count as in flight by
-                    // then.
+                    // release its grant at once, and the grant must then find no commit in flight.
                     drop((submission.attempt, fences));
                     reply.send(Ok(SubmitResult::Rejected(rejection)));
                     continue;
@@ -314,8 +312,8 @@ impl GroupCommit {
             crash_point!(GroupWritten);
             let newest = self.note_results(memory, group, &results);
             let now = self.parts.env.elapsed();
-            // Without commits, mostly no view is published. Such a group uses up no timestamps, so
-            // it must not cause the sync that extends their reservation.
+            // A group without commits mostly publishes no view. It has used no timestamps, so it
+            // does not request the sync that extends the reservation of timestamps.
             if self.parts.views.publish(newest, now)? {
                 self.parts.timestamps.request_reservation();
             }

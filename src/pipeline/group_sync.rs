@@ -63,7 +63,7 @@ pub struct SyncParts {
     pub ended: Arc<dyn Watermark>,
 }
 
-/// See the [module](self).
+/// Makes visible commits durable, and has the newest durable view.
 pub struct GroupSync {
     parts: SyncParts,
     durable_ts: AtomicU64,
@@ -80,7 +80,7 @@ struct State {
     running: bool,
     /// Number of syncs that have begun.
     started: u64,
-    /// The sync that began last covers the commits up to this one, if it succeeds.
+    /// The sync that began last makes the commits up to this timestamp durable, if it succeeds.
     covers_ts: Timestamp,
     /// Another sync was requested since the last one began.
     requested: bool,

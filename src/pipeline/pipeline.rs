@@ -22,7 +22,7 @@ use crate::row::{RowChange, RowKey};
 use crate::store_id;
 use crate::timestamp::Timestamp;
 
-/// See the [module](super).
+/// The commit pipeline of an open store.
 pub struct Pipeline {
     engine: Arc<dyn Engine>,
     env: Arc<dyn Env>,

@@ -94,9 +94,9 @@ impl LeaderMemory {
             RowBatch::Changes(changes) => checker.check_changes(changes),
             RowBatch::OnePhaseWrites(writes) => match checker.check_one_phase(writes) {
                 Precheck::NeedsRead => {
-                    // Memory cannot decide some row. So each row gets preconditions of its own, and
-                    // is checked again: the engine then reads only the rows that memory cannot
-                    // decide.
+                    // Memory cannot decide some of the rows. So each row gets a copy of the
+                    // preconditions, and is checked again: then the engine reads only the undecided
+                    // rows.
                     let mut changes = submission.batch.changes().into_owned();
                     let checked = checker.check_changes(&mut changes);
                     submission.batch = RowBatch::Changes(changes);
@@ -160,9 +160,9 @@ impl LeaderMemory {
                     self.row_locks.remove(&change.row);
                 }
             }
-            // A change that writes no version is a lock-only commit, with one exception: the last
-            // roll-forward also has a change that only deletes the transaction record at the
-            // primary.
+            // A change that writes no version is a lock-only commit, with one exception, which is
+            // not recorded: the change in the last roll-forward that deletes the transaction record
+            // at the primary.
             let lock_only = change.write == CellChange::Keep;
             if let Some(ts) = commit_ts
                 && change.txn_record != CellChange::Delete
@@ -258,9 +258,9 @@ impl Prechecker<'_> {
                 }
                 LastCommit::Unknown => PreconditionCheck::Unknown,
             },
-            // If the transaction is of this incarnation, both hold. The safe point is never above
-            // `first_ts`. Only the owner ends the transaction, and sends no request for it
-            // afterwards, so it has no record yet.
+            // If the transaction is of this incarnation, both preconditions hold. The safe point is
+            // never above `first_ts`. Only the owner ends the transaction, and sends no request for
+            // it afterwards, so it has no record yet.
             Precondition::NoTxnRecord(start_ts) | Precondition::SafePointAtMost(start_ts) => {
                 unless(start_ts < facts.first_ts)
             }

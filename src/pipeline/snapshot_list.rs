@@ -16,15 +16,15 @@ use std::time::Duration;
 use crate::read_view::ReadView;
 use crate::timestamp::Timestamp;
 
-/// See the [module](self).
+/// The read views in use: current and historical ones.
 #[derive(Default)]
 pub struct SnapshotList {
     /// Views that were the newest when they were added, oldest first.
     current: VecDeque<SnapshotEntry>,
     /// Historical views, in the order in which they were added.
     historical: VecDeque<SnapshotEntry>,
-    /// Once both lists together have this number of entries, and at least `PRUNE_MIN`, inactive
-    /// ones are removed before the next view is added.
+    /// Before a view is added, inactive entries are removed if both lists together have at least
+    /// this number of entries, and at least `PRUNE_MIN`.
     prune_at: usize,
 }
 

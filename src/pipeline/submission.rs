@@ -69,8 +69,8 @@ pub enum SubmitResult {
 #[derive(Debug)]
 pub enum Rejection {
     /// The row was committed after the snapshot of the transaction, at this timestamp. Or the
-    /// conflict set has removed a lock-only commit newer than the snapshot: then any row conflicts,
-    /// perhaps without need, and this is the timestamp of the newest one removed.
+    /// conflict set has removed lock-only commits newer than the snapshot: then every row
+    /// conflicts, perhaps without need, and the timestamp is that of the newest commit removed.
     WriteConflict(RowKey, Timestamp),
     /// Another transaction has locked the row, or the row's lock is not the one that the change
     /// expects. The second field is the version of the lock that was found.

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::local_oracle::{LocalOracle, is_exhausted};
 use crate::timestamp::Timestamp;
 
-/// See the [module](self).
+/// Hands out timestamps. If the reservation is used up, waits for the sync that extends it.
 pub struct Timestamps {
     oracle: Arc<LocalOracle>,
     env: Arc<dyn Env>,

@@ -17,14 +17,14 @@ use crate::read_view::ReadView;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
-/// See the [module](self).
+/// The newest view, and the list of all views in use.
 pub struct Views {
     engine: Arc<dyn Engine>,
     env: Arc<dyn Env>,
     fates: Arc<TxnFates>,
     visible: Mutex<Arc<ReadView>>,
     snapshots: Mutex<SnapshotList>,
-    /// The newest commit that was acknowledged to a caller.
+    /// Commits up to this timestamp count as acknowledged to a caller, durable or not.
     acked_ts: AtomicU64,
 }
 
@@ -67,12 +67,13 @@ impl Views {
         Ok(true)
     }
 
-    /// Records an acknowledged commit: later durable snapshots include it.
+    /// Records that commits up to this timestamp are acknowledged: later durable snapshots include
+    /// them.
     pub fn note_acked(&self, commit_ts: Timestamp) {
         self.acked_ts.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
     }
 
-    /// The newest acknowledged commit.
+    /// The highest timestamp passed to [`note_acked`](Self::note_acked), or that of the first view.
     pub fn acked_ts(&self) -> Timestamp {
         Timestamp::from_u64(self.acked_ts.load(Ordering::Acquire))
     }

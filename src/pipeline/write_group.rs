@@ -44,10 +44,10 @@ impl WriteGroup {
             match commit_ts.filter(|_| applied && kind.commits()) {
                 Some(ts) => {
                     if fences.any_buffered() {
-                        // Once `on_visible` is called, the next holder of the named lock may get
-                        // its grant and depend on this commit, before any sync and before the
-                        // committer gets its reply. So durable snapshots must include the commit
-                        // from here on.
+                        // `on_visible` lets the next holder of the named lock get its grant. That
+                        // holder may depend on this commit, although no sync has covered it and its
+                        // committer has no reply. So from here on durable snapshots must include
+                        // the commit.
                         views.note_acked(ts);
                     }
                     fences.on_visible(ts);

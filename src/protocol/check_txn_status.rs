@@ -10,9 +10,9 @@
 //! | none of these | it never prewrote its primary: rolled back |
 //! | none of these, and `start_ts` is below the safe point | unknown: its records are deleted |
 //!
-//! In the third case of the table the check writes a rollback record before it returns, so that the
-//! status cannot change later. In the fourth case the lock that led to the check is already
-//! resolved, because records are deleted only after all locks of their transaction are resolved.
+//! In the third case of the table the check stores a rollback record, so that the status cannot
+//! change later. In the fourth case the lock that led to the check is already resolved, because
+//! records are deleted only after all locks of their transaction are resolved.
 //!
 //! The row does not show whether the owner of a pending transaction still runs. On an exclusive
 //! engine the process itself has that information and passes [`OwnerLiveness::Ended`]. On a shared
@@ -45,7 +45,7 @@ pub enum OwnerLiveness {
     /// The owner has ended.
     Ended,
     /// The owner counts as ended if the lock's time to live has expired at `current_ts`. If not,
-    /// the check raises the lock's `min_commit_ts` above `push_above`.
+    /// the check raises the lock's `min_commit_ts` above `push_above`, if that is set.
     ByTtl {
         /// A timestamp that the oracle handed out after the caller found the lock.
         current_ts: Timestamp,
@@ -116,8 +116,8 @@ pub fn check_txn_status(primary: &RowState, request: &CheckTxnStatus) -> Result<
             }
             let mut change = RowChange::new(request.row.clone(), txn.start_ts);
             change.preconditions = [Precondition::LockUnchanged(lock.version())].into();
-            // The owner may commit at the timestamp to which its lock is pushed. So this is
-            // `current_ts`, which was drawn for this check alone: no transaction began at it.
+            // The owner may commit exactly at its `min_commit_ts`, so this must not be another
+            // transaction's timestamp. It is `current_ts`, which was drawn for this check alone.
             change.lock = CellChange::Put(Lock { min_commit_ts: current_ts.max(read_ts.next()), ..lock.clone() });
             Ok(Step::Apply(change, TxnStatus::Pending))
         }

@@ -35,9 +35,8 @@ pub struct CommitRow {
     pub keep_txn_record: bool,
     /// Whether the replaced version is kept as history.
     pub keep_old_version: bool,
-    /// Whether this row stores a transaction record even if it is a secondary, and a lock-only
-    /// commit is recorded in the write column. Set on a shared engine, where no process has all
-    /// commits in memory.
+    /// Set on a shared engine, where no process has all commits in memory. Secondaries then store a
+    /// transaction record, too, and a lock-only commit is recorded in the write column.
     pub record_lock_only: bool,
 }
 
@@ -58,8 +57,8 @@ pub fn commit(row: &RowState, request: &CommitRow) -> Result<Step<Timestamp>, St
             _ => Err(StepError::AlreadyRolledBack),
         };
     };
-    // If the row has a commit record of the transaction beside the lock, the record's timestamp is
-    // valid, not the request's.
+    // If the row has a commit record of the transaction beside the lock, the record's timestamp
+    // counts, not the request's.
     let commit_ts = match outcome {
         Some(TxnRecord::Committed(commit_ts)) => commit_ts,
         _ => request.commit_ts,

@@ -1,10 +1,10 @@
 //! One-phase commit (TiKV: 1PC): one atomic batch writes all versions of the transaction.
 //!
 //! Two preconditions detect conflicts, as in a prewrite: the row has no lock, and no commit after
-//! `read_ts`. The result is that of a commit. No intermediate state exists: no lock, no transaction
-//! record, nothing to resolve. A commit without locks is sound only if the commit timestamp is
-//! allocated, and the change applied, before any reader can open a view at or above that timestamp.
-//! The commit pipeline ensures this order.
+//! `read_ts`. Afterwards the row is as if it had been prewritten and committed. But no intermediate
+//! state exists: no lock, no transaction record, nothing to resolve. A commit without locks is
+//! sound only if the commit timestamp is allocated, and the change applied, before any reader can
+//! open a view at or above that timestamp. The commit pipeline ensures this order.
 
 use super::commit::retire_old_version;
 use super::{Step, StepError, recorded_status};

@@ -41,15 +41,16 @@ pub(super) struct WalShared<D: Disk> {
     files: Mutex<SegmentFiles<D::File>>,
     /// Serializes syncs.
     syncing: Mutex<()>,
-    /// The segment that the next rotation begins. Locked while its file is created, so that two
-    /// threads do not both create it.
+    /// The segment that the next rotation begins. Stays locked while the file is created, so that
+    /// only one thread creates it.
     next: Mutex<NextSegment<D::File>>,
 }
 
 struct SegmentFiles<F> {
-    /// Segments that the next sync covers, oldest first; the last one is the current segment.
+    /// Number and file of the segments that the next sync covers, oldest first; the last is the
+    /// current segment.
     unsynced: Vec<(u64, Arc<F>)>,
-    /// The newest segment whose header is durable.
+    /// Number of the newest segment whose header is durable.
     synced_segment: u64,
     /// Number and last sequence of the segments before the current one, oldest first.
     old_segments: VecDeque<(u64, u64)>,
@@ -231,8 +232,9 @@ impl<D: Disk> WalShared<D> {
     }
 }
 
-/// Creates a segment's file, preallocates the first step, and writes the header, if there is one.
-/// All of this is durable when the function returns.
+/// Creates a segment's file, preallocates the first step, and writes the header if it is given;
+/// otherwise the rotation writes it later. All that is made here is durable when the function
+/// returns.
 pub(super) fn create_segment<D: Disk>(disk: &D, number: u64, header: Option<&SegmentHeader>) -> io::Result<D::File> {
     let file = disk.create(&segment::segment_file_name(number))?;
     segment::preallocate(&file, 0, 0)?;

@@ -67,9 +67,10 @@ impl TailScan {
     fn scan_file(&mut self, file: &impl DiskFile, header: &SegmentHeader, from: u64, missing: u64) -> io::Result<()> {
         let mut frames = FrameReader::new(file, header.salt, None)?;
         let mut offset = from;
-        // The length of the file limits how many frames it can have, and so which sequences occur.
-        // Without this limit, most numbers in a payload could pass for a frame's sequence, and for
-        // each the reader might compute a checksum over the length that the supposed header has.
+        // The length of the file limits how many frames it can have, and so how high their
+        // sequences are. Without this limit, the bytes of a payload would often pass for a frame's
+        // header, and for each such header the reader would read a supposed payload and compute its
+        // checksum.
         let most = file.len()? / FRAME_HEADER_BYTES as u64;
         let sequences = header.first_sequence..=header.first_sequence.saturating_add(most);
         while let Some((start, frame)) = frames.find_next_valid(offset, sequences.clone())? {

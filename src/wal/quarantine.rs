@@ -29,7 +29,7 @@ pub(super) fn quarantine<D: Disk>(disk: &D, recovered: &Recovered, loss: &DataLo
         let number = link.header.number;
         later = Bound::Excluded(number);
         let to = segment::quarantine_name(loss.fingerprint, number);
-        // A copy that an interrupted attempt has left may be incomplete, so the segment is copied
+        // An interrupted acceptance can have left an incomplete copy, so the segment is copied
         // again.
         if names.quarantined.get(&number) == Some(&to) {
             disk.remove(&to)?;

@@ -113,8 +113,8 @@ fn rewrite_tail<D: Disk>(disk: &D, link: &RecoveredSegment, durable: u64) -> Res
 
 fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Result<(), WalError> {
     let beyond = (Bound::Excluded(kept), Bound::Unbounded);
-    // If a loss is accepted, the quarantine has renamed the segments after the one with the break.
-    // Then only segments up to that one are still there to be removed.
+    // If a loss was accepted, the quarantine has renamed all segments after the one with the break.
+    // So of the segments beyond the end only those up to that one are removed.
     let renamed = recovered.data_loss().and(Some(recovered.segments.last().map_or(0, |link| link.header.number)));
     let mut removed = false;
     for number in recovered.names.segments.range(beyond) {
@@ -129,8 +129,8 @@ fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Resu
     Ok(())
 }
 
-/// Segments that can be removed later, with their last sequence. A segment outside the chain, which
-/// recovery does not read, has 0 as last sequence: it may be removed at any time.
+/// Segments that can be removed later, with their last sequence. A segment that recovery has not
+/// read gets 0 as its last sequence, so that it can be removed at any time.
 fn removable_segments(recovered: &Recovered, kept: u64) -> VecDeque<(u64, u64)> {
     let last = |number| {
         let link = recovered.segments.iter().find(|link| link.header.number == number);

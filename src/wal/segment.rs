@@ -38,12 +38,13 @@ pub const BLOCK_BYTES: u64 = BLOCK as u64;
 pub const FRAMES_OFFSET: u64 = 2 * BLOCK_BYTES;
 /// A segment is preallocated: filled with zeros ahead of its frames, in steps of this size. The
 /// sync after a step is slower, because the file system records the new blocks. So a step is long
-/// enough for hundreds of small commits. Commits that wait for that sync also wait until the disk
-/// has the zeros, so a step is short enough to be written in less than a millisecond.
+/// enough for hundreds of small commits. But commits that wait for that sync also wait until the
+/// zeros of the step are on the disk, so a step is short enough to be written in less than a
+/// millisecond.
 ///
 /// Each block of zeros is written by a call of its own. A single call for a whole step would create
-/// folios of that size in the page cache, and the kernel walks all blocks of a folio at every write
-/// into the folio. That would cost 1.5 µs for each commit, more than the rest of the write.
+/// folios (units of the page cache) of that size, and the kernel walks all blocks of a folio at
+/// every write into it. That would cost 1.5 µs for each commit, more than the rest of the write.
 pub const PREALLOCATION_BYTES: u64 = PREALLOCATION_STEP as u64;
 
 const SEGMENT_HEADER_BYTES: usize = 128;

@@ -40,8 +40,8 @@ use percolite::CommitProtocol;
 use crate::runner::Runner;
 use crate::support::Home;
 
-/// The engines that every script runs on. `UPDATE_GOLDENFILES` stores the output of the first one
-/// in the scripts.
+/// The engines that every script runs on. If `UPDATE_GOLDENFILES` is set, the output of the first
+/// one is written into the scripts.
 const SUBJECTS: &[Subject] = &[
     Subject { name: "sim, one phase", home: Home::embedded, protocol: CommitProtocol::Auto },
     Subject { name: "sim, two phases", home: Home::embedded, protocol: CommitProtocol::TwoPhase },
@@ -140,8 +140,8 @@ fn every_named_anomaly_has_a_script() {
 
 /// Runs every script on a subject and prints a summary. After the last subject, prints the total.
 fn check(subject: usize) {
-    // Runs the first subject before any other: it may rewrite the expected output, which the others
-    // are compared with.
+    // The first subject runs before any other: its run may rewrite the expected output in the
+    // scripts, and the others are compared with that output.
     let written = &*WRITTEN;
     let subject = &SUBJECTS[subject];
     let others;

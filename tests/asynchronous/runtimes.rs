@@ -97,7 +97,7 @@ fn tasks_on_one_row_all_commit_with_one_blocking_thread() {
                     let work = move |txn: &mut Txn| {
                         let before = txn.get(&rows, "k")?.map_or(0, |bytes| bytes[0]);
                         txn.put(&rows, "k", [before + 1])?;
-                        // The first attempt always meets a conflict.
+                        // Makes the first attempt of each task conflict.
                         let (store, rows, attempts) = &rival;
                         if attempts.fetch_add(1, Ordering::SeqCst) == 0 {
                             let mut first = store.begin()?;
@@ -138,7 +138,7 @@ fn a_runtime_without_a_timer_works_under_load() {
             while store.store().stats().transactions_started == begun {
                 tokio::task::yield_now().await;
             }
-            // The only permit is taken: after a timeout this attempt runs without one.
+            // The only permit is taken. After the admission timeout this attempt runs without one.
             let put = rows.clone();
             store.transact(move |txn| txn.put(&put, "k", [0])).await.unwrap();
             assert_eq!(store.store().stats().admission_timeouts, 1);
@@ -192,7 +192,8 @@ fn every_async_call_returns_closed_after_close() {
         runtime.block_on(store.transact(move |txn| (0..100_u8).try_for_each(|key| txn.put(&put, [key], "v")))).unwrap();
         let snapshot = runtime.block_on(store.snapshot()).unwrap();
         let (mut scan, mut read_whole) = (store.range(&rows, ..), snapshot.range(&rows, ..[3_u8]));
-        // `scan` has rows left that it has read ahead; `read_whole` has nothing left to read.
+        // After one row each, both scans have rows in their buffers. `scan` must still read others
+        // from the store; `read_whole` has read all of its three rows.
         runtime.block_on(scan.next()).unwrap().unwrap();
         runtime.block_on(read_whole.next()).unwrap().unwrap();
         let mut unopened = store.prefix(&rows, "");
@@ -253,8 +254,8 @@ fn retries_are_bounded_as_in_the_synchronous_store() {
 }
 
 /// The runtime has two blocking threads. The task with the only permit stops at the gate in one;
-/// nine tasks wait for the permit, and a read gets the other thread. A slow machine may reach a
-/// timeout first, so one of ten tries must succeed.
+/// nine tasks wait for the permit, and a read gets the other thread. On a slow machine the read or
+/// a wait for the permit may time out, so it is enough that one of ten tries succeeds.
 #[test]
 fn tasks_that_wait_for_admission_hold_no_thread() {
     for runtime in both_runtimes(2) {

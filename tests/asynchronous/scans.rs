@@ -19,7 +19,8 @@ fn fill(store: &Store, rows: &Keyspace) -> Rows {
     store.snapshot().unwrap().range(rows, ..).map(Result::unwrap).collect()
 }
 
-/// Reads all rows. The first future of each row is polled at most once and dropped.
+/// Reads all rows. For each row a first future is polled once or not at all, and dropped. If it was
+/// not ready, a second one is awaited.
 async fn collect(mut scan: AsyncScan, dice: &mut Dice) -> Rows {
     let mut rows = Rows::new();
     loop {

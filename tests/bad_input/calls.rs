@@ -44,7 +44,8 @@ fn many_keys() -> impl Iterator<Item = [u8; 1]> {
 
 #[test]
 fn every_call_returns_closed_after_close() {
-    // Only the large transaction locks its rows in the store before it commits.
+    // Of the transactions below only `large` exceeds this size, so only it locks its rows in the
+    // store before it commits.
     let store = Store::builder().large_transaction_bytes(100_000).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let typed = store.keyspace("typed").unwrap().typed::<u8, u8>();
@@ -211,7 +212,8 @@ fn a_range_that_starts_after_its_end_is_empty() {
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, "v"))).unwrap();
     let (mut txn, snapshot) = (store.begin().unwrap(), store.snapshot().unwrap());
-    // Own writes are tested, too: other code than for committed rows checks the bounds for them.
+    // The transaction has writes of its own, too: other code checks the bounds for them than for
+    // committed rows.
     ["a", "b", "d"].iter().for_each(|key| txn.put(&rows, key, "own").unwrap());
     let excluded = |from, to| (Bound::Excluded(from), Bound::Excluded(to));
     for range in

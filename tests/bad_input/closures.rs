@@ -20,7 +20,8 @@ fn conflicting_commit(store: &Store, rows: &Keyspace) {
 
 #[test]
 fn a_panic_in_the_closure_releases_everything() {
-    // The only permit blocks the next attempt if the panic does not release it.
+    // There is only one permit. If the panic does not release it, the next attempt waits until its
+    // admission timeout.
     let store = Store::builder().admission_limit(1).large_transaction_bytes(20_000).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     for large in [false, true] {
@@ -32,7 +33,7 @@ fn a_panic_in_the_closure_releases_everything() {
                     (0..10_u8).try_for_each(|key| txn.put(&rows, [key], vec![7; length]))?;
                     txn.get_for_update(&rows, "for update")?;
                     txn.put(&rows, "k", "v")?;
-                    // A repeated attempt also has places in row queues.
+                    // Unless it is the first, this attempt has places in row queues, too.
                     if attempt == attempts_before {
                         panic!("the closure's own");
                     }

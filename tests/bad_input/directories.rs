@@ -90,7 +90,6 @@ enum Damage {
     Zero(usize),
     /// Truncates the file.
     Cut,
-    /// Appends bytes.
     Append(Vec<u8>),
     Remove,
     /// Replaces the content by that of another file.
@@ -198,8 +197,8 @@ fn check(directory: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), 
         return Ok(());
     }
     let states = &sample().states;
-    // Compares from the last state back: an earlier commit may have left the same state as the last
-    // one.
+    // Searches from the last state back: if an earlier commit left the same state as the last one,
+    // the last one counts.
     let found = states.iter().rposition(|earlier| *earlier == state);
     let only_log_may_lose = damaged.iter().any(|name| kind(name) == "segment");
     match found {

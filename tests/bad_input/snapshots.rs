@@ -6,7 +6,7 @@ const SNAPSHOTS: u32 = 100_000;
 
 #[test]
 fn a_hundred_thousand_snapshots_each_show_their_state() {
-    // Snapshots of a buffered store need no sync, which would make the test slow.
+    // Snapshots of a buffered store need no sync. A sync for each would make the test slow.
     let store = Store::builder().durability(Durability::Buffered).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let mut snapshots = Vec::new();

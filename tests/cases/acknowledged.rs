@@ -49,7 +49,7 @@ pub fn a_sync_acknowledges_no_commit_that_came_during_it(environment: &Environme
         if count.fetch_add(1, Ordering::SeqCst) > 0 {
             return Act::Pass;
         }
-        // This call runs the hook again, as the second sync, which is not held.
+        // This sync runs the hook again, which lets it pass because it is the second one.
         engine.upgrade().unwrap().sync().unwrap();
         barrier.pass();
         Act::Done
@@ -128,8 +128,8 @@ pub fn a_closures_own_error_waits_until_its_reads_are_durable(environment: &Envi
 
 pub fn a_failed_sync_replaces_a_closures_own_error(environment: &Environment) {
     let store = environment.open();
-    // The sync is held until the row has been read: otherwise a background sync could fail the
-    // store before the read.
+    // Each sync fails, but is held until the closure has read the row. Otherwise a background sync
+    // could fail the store before that read.
     let (gate, barrier) = Gate::closed();
     store.hooks.on_sync(move || {
         barrier.pass();
@@ -167,7 +167,7 @@ pub fn an_unsynced_commit_does_not_cost_the_durable_version(environment: &Enviro
         let past = [Some(long("durable")), Some(long("lost")), some("lost"), None];
         assert!(past.contains(&seen), "{seen:?}");
         // The oracle may extend its reservation between the commits. The sync of the reservation
-        // makes earlier commits durable, so such a round shows nothing.
+        // makes earlier commits durable, so such a round is not conclusive.
         let none_was_synced = unsynced.is_sorted_by(|a, b| a < b) && crash.lost >= unsynced[2];
         if choice == 0 && none_was_synced {
             assert_eq!(seen, Some(long("durable")));

@@ -42,8 +42,8 @@ pub fn a_time_to_live_saturates(environment: &Environment) {
         assert_eq!(driver.check(far, "k", liveness), Ok(TxnStatus::Pending), "checked at {current_ts}");
     }
     assert_eq!(driver.lock("k"), held);
-    // The lock expires in the first millisecond after its TTL. By a clock that is behind the lock's
-    // start, the lock has not expired.
+    // The lock has not expired 50 ms after its start, and has expired after 51 ms. By a clock that
+    // is behind its start it has not expired, either.
     let t = TxnId { start_ts: Timestamp::from_millis(1000), ..txn(2) };
     driver.prewrite(&Prewrite { ttl_ms: 50, ..put(t, "j", "v") }).unwrap();
     let at = |millis| OwnerLiveness::ByTtl { current_ts: Timestamp::from_millis(millis), push_above: None };
@@ -158,7 +158,7 @@ pub fn a_clock_years_ahead_is_followed_a_day_at_most(environment: &Environment) 
     let after = store.put("k", "v").commit_ts.millis();
     assert!(after > before, "timestamps do not advance");
     assert!(after <= before + 5 * (CLOCK_JUMP_MAX_MS + RESERVATION_MS), "{before} {after}");
-    // Timestamps still increase and no row is lost when the clock is set right again.
+    // When the clock is set right again, timestamps still increase and no row is lost.
     environment.clock.step(-HOUR_MS * 24 * 3650);
     assert!(store.put("k", "w").commit_ts.millis() >= after);
     assert_eq!(store.get("k"), some("w"));

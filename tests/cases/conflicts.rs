@@ -156,8 +156,8 @@ fn writers_in_opposite_orders_never_wait(environment: &Environment) {
             let (store, rows) = (store.store.clone(), store.rows.clone());
             spawn(move || {
                 let (mut won, mut lost) = (0, 0);
-                // A thread that is descheduled in the middle of its commit may make very many
-                // attempts of the other thread fail, so the limit of lost attempts is high.
+                // The limit of lost attempts is high: while one thread is descheduled in the middle
+                // of its commit, very many attempts of the other one may fail.
                 while won < 150 {
                     assert!(lost < 1_000_000, "only {won} commits");
                     let mut txn = store.begin().unwrap();

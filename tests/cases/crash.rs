@@ -128,15 +128,15 @@ fn resolvers_race_with_a_slow_owner(environment: &Environment) {
         owner.hooks.on_write(move |groups| {
             if !crate::hooked_engine::locks(groups, &primary) {
                 flag.store(true, Ordering::SeqCst);
-                // Only the owner's first attempt to commit is slow: readers that push faster than
-                // the owner retries would keep it from committing.
+                // Only the owner's first attempt to commit is slow. If all were, readers could push
+                // the lock faster than the owner retries, and it would never commit.
                 if commits(groups, &primary) && attempted.swap(true, Ordering::SeqCst) {
                     return Act::Pass;
                 }
                 if slow && commits(groups, &primary) {
                     clock.step(TTL_MS as i64 * 2);
-                    // Of the reads that end from now on, two may have begun before the step of the
-                    // clock, one by each resolver. The third has begun after the step.
+                    // Three more reads must end. Two of them may have begun before the step of the
+                    // clock, one by each resolver; the third has begun after it.
                     let enough = read_by_others.load(Ordering::SeqCst) + 3;
                     let began = std::time::Instant::now();
                     while late && read_by_others.load(Ordering::SeqCst) < enough && began.elapsed().as_secs() < 10 {
@@ -338,8 +338,7 @@ fn another_lock_on_the_primary_is_no_status(environment: &Environment) {
     let theirs = driver.lock("p");
     for liveness in [OwnerLiveness::Ended, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: Some(ts(40)) }] {
         assert_eq!(driver.check(txn(10), "p", liveness), Ok(TxnStatus::RolledBack));
-        // The lock is not that of this transaction, either, which began later and has a lower
-        // owner id.
+        // The lock is not that of `namesake`, either, which began later and has a lower owner id.
         let namesake = TxnId { owner: OwnerId::from_u64(99), ..txn(21) };
         assert_eq!(driver.check(namesake, "p", liveness), Ok(TxnStatus::RolledBack));
         assert_eq!(driver.lock("p"), theirs);

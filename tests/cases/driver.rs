@@ -148,8 +148,8 @@ impl Rows for Arc<dyn Engine> {
     }
 }
 
-/// An attempt fails only because of concurrent requests on other threads. After this number of
-/// failures the request counts as one that never succeeds.
+/// An attempt at a request fails only if another thread has changed the row meanwhile. After this
+/// number of failed attempts the test fails.
 const ATTEMPTS_MAX: usize = 1000;
 
 /// Sends requests and repeats each until its change applies.
@@ -261,7 +261,8 @@ impl Driver {
         self.informed(&request.row, txn.start_ts, |as_read| heartbeat(as_read, &request))
     }
 
-    /// Runs GC on the tombstone and returns whether its entry left the GC queue.
+    /// Runs GC for the deletion of the row at `deleted_at`. Returns whether its entry left the GC
+    /// queue.
     pub fn collect(&self, key: &str, deleted_at: u64) -> bool {
         let as_read = self.0.read(&row(key), Timestamp::ZERO);
         let change =

@@ -60,7 +60,8 @@ impl Clock {
         *self.on_wake_by_panic.lock().unwrap() = Some(Box::new(hook));
     }
 
-    /// Sets the time of day forward or back.
+    /// Sets the time of day forward or back. If it is ahead of the system clock, the monotonic
+    /// clock is, too. A frozen clock is always set forward.
     pub fn step(&self, millis: i64) {
         self.offset_ms.fetch_add(millis, Ordering::SeqCst);
         if self.frozen_ms.load(Ordering::SeqCst) > 0 {
@@ -142,9 +143,9 @@ impl Environment {
         Self { batch_rows_max: self.batch_rows_max, ..Self::new(self.columns, self.seed) }
     }
 
-    /// The same environment. If it has an exclusive engine and two-phase commits, a batch of the
-    /// engine now has at most two rows: one row of the transaction, and the row of its transaction
-    /// record. A shared engine is always written one row at a time.
+    /// The same environment, but an exclusive engine with two-phase commits has batches of at most
+    /// two rows: one row of the transaction, and in the last batch also the primary, whose record
+    /// is deleted. A shared engine is always written one row at a time.
     pub fn row_by_row(self) -> Self {
         let batch_rows_max = if self.columns == SIM_TWO || self.columns == ROCKS_TWO { 2 } else { usize::MAX };
         Self { batch_rows_max, ..self }
@@ -273,8 +274,9 @@ impl Environment {
         }
     }
 
-    /// Leaves a transaction half done: after the first write for which `act_at` returns an act,
-    /// every call of the owner to the engine fails. Returns the error of the owner's commit.
+    /// Leaves a transaction half done: the first write for which `act_at` returns an act gets this
+    /// act, and every later call of the owner to the engine fails. Returns the error of the owner's
+    /// commit.
     pub fn leave_behind(
         &self,
         write: impl Fn(&Opened, &mut Txn),
@@ -352,7 +354,6 @@ pub fn text(value: Option<impl AsRef<[u8]>>) -> Option<String> {
     value.map(|bytes| String::from_utf8(bytes.as_ref().to_vec()).unwrap())
 }
 
-/// `Some(value)` for comparisons.
 pub fn some(value: &str) -> Option<String> {
     Some(value.to_owned())
 }

@@ -164,7 +164,8 @@ fn a_row_removed_by_gc_stays_absent(environment: &Environment) {
 fn a_read_view_that_expires_during_a_commit_commits_nothing(environment: &Environment) {
     let store = environment
         .open_with(environment.builder().conflict_cache_rows(1).max_snapshot_age(Duration::from_millis(300)));
-    // After a long value has been locked, every commit reads its rows before it is queued.
+    // Two-phase commits of long values store them out of line. From then on every commit reads its
+    // rows before it submits them.
     let two_phases = TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase);
     let put = |key: &str| store.transact_with(two_phases, |txn| txn.put(&store.rows, key, long("v")));
     ["k", "other"].into_iter().try_for_each(put).unwrap();
@@ -175,7 +176,8 @@ fn a_read_view_that_expires_during_a_commit_commits_nothing(environment: &Enviro
     store.hooks.on_next_look_at(store.rows.row_key("k"), move || {
         let mut deletion = others.begin().unwrap();
         deletion.delete(&rows, "k").unwrap();
-        // In two phases `late` has locked the row by now, so the deletion fails.
+        // In two phases `late`, which is about to commit, has locked the row by now, so the
+        // deletion fails.
         let deleted = deletion.commit().is_ok();
         let before = others.stats();
         others.transact(|txn| txn.put(&rows, "other", "v")).unwrap();
@@ -226,7 +228,7 @@ fn secondaries_are_resolved_before_records_are_deleted(environment: &Environment
     assert_eq!(store.locks_left(), 1199);
     store.resolve_orphan_locks().unwrap();
     assert_eq!((wrong.load(Ordering::SeqCst), store.locks_left()), (0, 0));
-    // The records were deleted, but not before the last locks of their transactions.
+    // Records were deleted, and none before the last lock of its transaction was removed.
     assert!(gone.load(Ordering::SeqCst) > 0);
     assert_eq!(store.engine.txn_records(ts(1000), None, usize::MAX).unwrap().records, []);
     assert!(store.engine.safe_point().unwrap() > ts(1000));
@@ -440,7 +442,7 @@ fn gc_changes_no_read(environment: &Environment) {
         let seen: Vec<_> = snapshot.range(&store.rows, ..).map(Result::unwrap).collect();
         snapshots.push((snapshot, seen));
         if round == 1 {
-            // Once this snapshot is dropped, the deletions of the first rounds are garbage.
+            // Once the snapshot of round 0 is dropped, the deletions of rounds 0 and 1 are garbage.
             snapshots.remove(0);
         }
     }

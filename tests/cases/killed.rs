@@ -84,7 +84,8 @@ fn kill_the_owner(environment: &Environment, index: u64, act: Act, dice: Dice) -
     killed
 }
 
-/// Every later state must agree with the result that the owner got.
+/// Checks that `state` agrees with the result that the owner got. Returns whether the transaction
+/// has committed.
 fn check_answer(answer: &Result<Commit>, state: &State) -> bool {
     assert!(*state == before() || *state == after(), "torn: {state:?}");
     let committed = *state == after();

@@ -118,8 +118,8 @@ fn a_transaction_begun_during_a_commit_conflicts_with_it(environment: &Environme
     assert_eq!(text(t1.get(&second.rows, "k").unwrap()), some("1"));
     t1.put(&second.rows, "k", "1+1").unwrap();
     if environment.is_shared() {
-        // On a shared engine read_ts is start_ts. T1 conflicts with T0's lock while T0 is stopped,
-        // and T0 then commits above T1's read_ts.
+        // On a shared engine read_ts equals start_ts. T1 conflicts with the lock of T0, which is
+        // stopped. T0 then commits above T1's read_ts.
         assert_conflict(t1.commit());
         gate.open();
         assert!(t0.join() > read_ts);
@@ -214,8 +214,8 @@ fn a_dropped_primary_still_rolls_its_secondary_forward(environment: &Environment
         if sweep {
             eventually("the dropped rows are deleted", || rows_left() == 0);
         } else {
-            // As long as the lock is not resolved, the primary's row, which has the status, must
-            // stay.
+            // The secondary, which is in the other keyspace, is still locked. Until that lock is
+            // resolved, the row of the primary must stay, because it has the transaction's status.
             std::thread::sleep(Duration::from_millis(700));
             assert_eq!((rows_left(), store.locks_left()), (1, 1));
         }

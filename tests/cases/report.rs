@@ -99,9 +99,9 @@ impl Case {
         self
     }
 
-    /// The case is about the time between the commit point and the last row. In the columns of
-    /// [`EMBEDDED_TWO`] it runs only with an engine that changes one row at a time; other cases run
-    /// there with both kinds of engine.
+    /// For a case about the time after the commit point in which other rows are still locked. In
+    /// the columns of [`EMBEDDED_TWO`] it runs only with batches of one row of the transaction;
+    /// other cases run there with such batches and with large ones.
     pub fn row_by_row(mut self) -> Self {
         self.row_by_row = true;
         self

@@ -126,7 +126,8 @@ fn a_rollback_leaves_another_lock(environment: &Environment) {
     driver.prewrite(&put(txn(20), "k", "twenty")).unwrap();
     let held = driver.lock("k");
     driver.roll_back(txn(10), "k").unwrap();
-    // The lock also stays if the other transaction's owner id is below that of the lock's owner.
+    // The lock also stays if the owner id of the transaction that is rolled back is below that of
+    // the lock.
     driver.roll_back(TxnId { owner: OwnerId::from_u64(9), ..txn(11) }, "k").unwrap();
     assert_eq!(driver.lock("k"), held);
     assert_eq!(driver.commit(txn(20), "k", 30), Ok(ts(30)));
@@ -301,8 +302,8 @@ fn rolling_back_a_long_value_removes_only_its_data_cell(environment: &Environmen
     assert_eq!([entry(10), entry(20)], [true, false]);
     driver.roll_back(txn(10), "k").unwrap_err();
     driver.roll_back(txn(30), "k").unwrap();
-    // A deletion after the long put has already removed the data cell, so the rollback finds no
-    // cell to remove.
+    // Transaction 40 deletes the row after its long put. That has removed the data cell, so the
+    // rollback finds no cell to remove.
     driver.prewrite(&put(txn(40), "k", &long("c"))).unwrap();
     driver.prewrite(&Prewrite { write_seq: 2, ..write(txn(40), "k", Mutation::Delete) }).unwrap();
     assert!(!entry(40));

@@ -15,7 +15,8 @@ fn rows(scan: impl Iterator<Item = percolite::Result<Row>>) -> Vec<(Vec<u8>, Val
     scan.map(|row| row.unwrap().into_parts()).collect()
 }
 
-/// Reads at random from both ends, some of the rows by reference.
+/// Reads all rows, at random one from either end, or up to four from the front with `visit`.
+/// Returns them in order.
 fn alternating(mut scan: Scan, dice: &mut Dice) -> Vec<(Vec<u8>, Value)> {
     let (mut front, mut back) = (Vec::new(), Vec::new());
     loop {

@@ -261,7 +261,7 @@ fn a_repeated_owner_id_is_no_repeated_request(environment: &Environment) {
     environment.clock.freeze();
     if environment.is_shared() {
         let (one, two) = (environment.open(), environment.open());
-        // The client with the lower owner id draws ids until both are equal.
+        // The client with the lower owner id begins transactions until the two owner ids are equal.
         let (mut first, mut second) = (one.begin().unwrap(), two.begin().unwrap());
         while first.owner_id() < second.owner_id() {
             first = one.begin().unwrap();

@@ -120,7 +120,8 @@ pub fn a_failed_commit_point_is_not_called_aborted(environment: &Environment) {
 pub fn a_failed_sync_fails_every_waiting_commit(environment: &Environment) {
     let store = environment.open();
     store.put("k", "old");
-    // All commits wait for the failing sync, or, if they came during it, for the next sync.
+    // Each commit waits for the failing sync, or, if it became visible during that sync, for the
+    // next one.
     let (arrived, failing) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)));
     let (gate, barrier) = crate::hooked_engine::Gate::closed();
     let (count, fails) = (Arc::clone(&arrived), Arc::clone(&failing));

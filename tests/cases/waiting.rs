@@ -26,7 +26,7 @@ pub fn nested_closures_need_no_second_permit(environment: &Environment) {
                     store
                         .transact(|outer| {
                             add(outer, &rows, &format!("outer {thread}"))?;
-                            // The inner closures of all threads write one row.
+                            // The inner closures of all threads write the same row.
                             store.transact(|inner| add(inner, &rows, "inner"))?;
                             store.keyspace(&format!("made inside {thread} {number}"))?;
                             Ok::<_, Error>(())
@@ -46,8 +46,8 @@ pub fn nested_closures_need_no_second_permit(environment: &Environment) {
     assert_eq!((0..4).map(|thread| count(&format!("outer {thread}"))).collect::<Vec<_>>(), [10; 4]);
 }
 
-/// The closures write their rows in opposite orders, and some attempts write one row more. If
-/// tickets were taken in the order of the writes, the closures would wait for each other until
+/// The closures write their rows in opposite orders, and every second attempt writes one row more.
+/// If tickets were taken in the order of the writes, the closures would wait for each other until
 /// their waits time out.
 pub fn conflicting_closures_in_opposite_orders_all_commit(environment: &Environment) {
     const EACH: u64 = 60;

@@ -22,9 +22,8 @@ pub fn an_older_segment_cut_at_a_frame_leaves_no_hole(environment: &Environment)
         store.put(&format!("k{number:06}"), number.to_string());
     };
     // Copies the store until a copy needs two segments: the older one, which is not flushed yet,
-    // and the next one, which is being written. The flush runs meanwhile. If it ends between the
-    // copies of the log and of the tables, the older segment is not needed, and another copy is
-    // made.
+    // and the next one, which is being written. A flush may end between the copies of the log and
+    // of the tables. Then the older segment is not needed, and another copy is made.
     let (copy, older) = loop {
         assert!(written < 20_000, "no two segments with frames");
         write(written);

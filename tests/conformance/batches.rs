@@ -142,7 +142,8 @@ pub fn an_empty_batch_succeeds(engine: &Subject) {
     engine.sync().unwrap();
 }
 
-/// If the engine has no limit or a very high one, only a large batch within the limit is tested.
+/// If the engine has no limit or a very high one, the test ends after a large batch, which the
+/// engine must accept.
 pub fn a_batch_above_the_limit_is_refused_before_it_begins(engine: &Subject) {
     const PLENTY: usize = 3000;
     let limit = engine.capabilities().batch_rows_max;
@@ -320,7 +321,8 @@ fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
             3 => Precondition::NoTxnRecord(ts(start_ts)),
             _ => Precondition::SafePointAtMost(ts(dice.below(8))),
         };
-        // A new kind of precondition does not compile here, as a reminder to draw it above.
+        // If a kind of precondition is added, this `match` does not compile: a reminder to draw the
+        // new kind above.
         change.preconditions.push(match drawn {
             Precondition::LockAbsent
             | Precondition::LockUnchanged(_)

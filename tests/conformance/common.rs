@@ -226,8 +226,6 @@ impl EngineSnapshot for AnsweredView {
     }
 }
 
-// Shorthand.
-
 pub const KEYSPACE: KeyspaceId = KeyspaceId(7);
 
 pub fn ts(number: u64) -> Timestamp {
@@ -313,7 +311,7 @@ pub fn make(engine: &dyn Engine, changes: impl IntoIterator<Item = RowChange>) {
 /// Whether a change with these preconditions is applied; checks that the reply agrees with the
 /// engine's cells.
 pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, preconditions: &[Precondition]) -> bool {
-    // Each probe writes a data cell of its own.
+    // The probe writes a data cell that the row does not have yet.
     let before = engine.snapshot().unwrap();
     let mark = (1..1000).find(|mark| before.data(&row(key), ts(*mark)).unwrap().is_none()).unwrap();
     let data = vec![(ts(mark), CellChange::Put(b"probed".into()))];

@@ -51,7 +51,8 @@ fn a_crash_keeps_a_prefix_with_all_synced_batches() {
                     engine.sync().unwrap();
                     synced = written;
                 }
-                // Engine snapshots keep old cells, which a crash must not restore.
+                // An engine snapshot that was opened and dropped must not change what a crash
+                // restores.
                 drop(engine.snapshot().unwrap());
             }
             let _snapshot = dice.one_in(2).then(|| engine.snapshot().unwrap());
@@ -206,7 +207,7 @@ fn cells_are_freed_only_when_unreachable() {
         let storage = SimStorage::new();
         let engine: SimEngine = LocalEngine::new(SimStorage::clone(&storage), false);
         let mut views = Vec::new();
-        // The state after each batch, by the batch's number. There are two rows, with few values.
+        // The state of the two rows after each batch, by the batch's number.
         let mut past: Vec<[Option<WriteRecord>; 2]> = vec![[None, None]];
         let keys: [RowKey; 2] = [row("a"), row("b")];
         for number in 1..60 {

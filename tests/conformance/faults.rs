@@ -160,7 +160,7 @@ fn a_duplicate_returns_either_of_its_replies() {
         let engine = counting(Faults { duplicates: 1000, ..Faults::default() }, seed);
         match engine.apply(&[locked()]).unwrap().as_slice() {
             [ApplyResult::Applied] => first += 1,
-            // The second delivery finds what the first one left.
+            // The second delivery finds the lock that the first one has put.
             [ApplyResult::PreconditionFailed { index: 0, row }] if row.lock == Some(lock(10)) => second += 1,
             other => panic!("{other:?}"),
         }

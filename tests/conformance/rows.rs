@@ -155,7 +155,7 @@ pub fn records_and_versions_are_independent(engine: &Subject) {
     assert_eq!(view.version_at(&row, ts(25)).unwrap(), Some(put(21)));
     assert_eq!(view.txn_record(&row, ts(20)).unwrap(), None);
     assert_eq!(view.txn_record(&row, ts(16)).unwrap(), Some(TxnRecord::RolledBack));
-    // The lowest and the highest timestamp.
+    // A version at the highest timestamp, and a record at the lowest one.
     let last = WriteRecord { commit_ts: ts(u64::MAX), ..put(41) };
     make(&**engine, [put_version("z", last.clone()), put_status("y", 0, TxnRecord::RolledBack)]);
     let view = engine.snapshot().unwrap();

@@ -36,7 +36,7 @@ fn expected(rows: &[RowKey], range: &RowRange, backwards: bool, limit: usize) ->
     inside
 }
 
-/// Rows of four keyspaces whose keys are neighbours.
+/// The same eight keys in each of four keyspaces, two of which have neighbouring ids.
 fn populate(engine: &Subject) -> Vec<RowKey> {
     let keys: [&[u8]; 8] = [b"", b"\0", b"a", b"a\0", b"a\0\0", b"a\x01", b"b", b"\xff\xff"];
     let mut rows: Vec<RowKey> =

@@ -136,7 +136,8 @@ pub fn every_step_is_idempotent(engine: &Subject) {
         assert_eq!(engine.read_row(&row(key), ts(10)).unwrap().write.unwrap().commit_ts, ts(17));
     }
 
-    // Another transaction, rolled back by its owner on one row and by resolvers on the others.
+    // Another transaction is rolled back: at the primary by a status check, on the second row by a
+    // resolver, and on the third, which it has not locked, by its owner.
     let twenty = txn(20);
     for key in ["primary", "second"] {
         let request = request(key, twenty, &long);
@@ -164,8 +165,8 @@ pub fn every_step_is_idempotent(engine: &Subject) {
         assert_eq!(engine.snapshot().unwrap().data(&row(key), ts(20)).unwrap(), None);
     }
 
-    // One-phase commits of each kind. A lock-only commit leaves no record, so only its result is
-    // compared.
+    // One-phase commits of each kind. The lock-only one stores nothing, so for it only the result
+    // is checked.
     let thirty = txn(30);
     for (key, mutation) in
         [("second", Mutation::Put(b"one".into())), ("third", Mutation::Delete), ("fourth", Mutation::LockOnly)]

@@ -63,7 +63,8 @@ fn every_timestamp_reads_as_it_was_committed() {
                 expected.dedup();
                 expected.reverse();
                 let mut found = values(&store, &rows, key);
-                // A put of an equal value and a delete of an absent row are versions too.
+                // `found` also has versions that change nothing: a put of an equal value, and a
+                // delete of an absent row.
                 found.dedup();
                 if found.last() != Some(&None) {
                     found.push(None);

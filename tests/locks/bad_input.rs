@@ -195,8 +195,8 @@ fn repeated_and_several_fences_each_count() {
     assert_lost(fenced("lost"), token, LockLostReason::Released);
     assert_eq!((world.get("held").as_deref(), world.get("lost")), (Some("v"), None));
     drop(other);
-    // A transaction with several fences of one grant leaves nothing that a later grant would wait
-    // for.
+    // The locks are free: transactions with several fences of one grant have left nothing that a
+    // later grant would wait for.
     drop(["n", "m"].map(|name| world.store.try_lock(name).unwrap().expect("the lock is free")));
 }
 

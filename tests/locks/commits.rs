@@ -78,8 +78,8 @@ struct Next {
 
 impl Unsynced {
     /// Makes the first holder commit while syncs are stopped, and calls `next`, which starts the
-    /// next holder. If `waits`, it is called while the first holder is in its closure; otherwise
-    /// once the commit is visible and the lock has left the lock table.
+    /// next holder. If `waits`, `next` is called while the first holder is in its closure;
+    /// otherwise once the commit is visible and the lock has left the lock table.
     fn begin(
         how: First,
         next: impl FnOnce(&World, &Arc<AtomicBool>) -> Worker<Next>,
@@ -137,7 +137,8 @@ fn hold(how: First, world: &World, work: impl Fn()) -> Result<()> {
             let options = TxnOptions::default().commit_protocol(protocol);
             store.transact_with_lock("n", LockOptions::exclusive(), options, |txn| {
                 work();
-                // Several rows, so that a two-phase commit has secondaries after its commit point.
+                // Several rows, so that a two-phase commit has secondaries left after its commit
+                // point.
                 ["k", "l", "m"].iter().try_for_each(|key| txn.put(rows, key, "first"))
             })
         }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use percolite::{LockOptions, Store};
 
-/// When the background thread has checked a lease, it checks again once half of the lease time has
-/// passed. A renewal for a shorter time must make it check earlier.
+/// The background thread checks a lease again once half of the lease time has passed. After a
+/// renewal for a shorter time it must check earlier.
 #[test]
 fn renewal_may_shorten_a_lease() {
     let store = Store::in_memory().unwrap();

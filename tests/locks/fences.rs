@@ -143,8 +143,8 @@ impl<Work: Send + 'static, Answer: Send + 'static> WorkerThread<Work, Answer> {
 
 type Committer = WorkerThread<(Fence, u64), Result<Commit>>;
 
-/// A thread that makes one fenced commit for each round of a test, and the number of the last round
-/// whose commit it was about to request.
+/// A thread that makes one fenced commit for each round of a test, and a counter: the last round in
+/// which the thread has come to its call of `commit`.
 fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
     let begun = Arc::new(AtomicU64::new(0));
     let (World { store, rows, .. }, begins) = (world.clone(), Arc::clone(&begun));
@@ -307,7 +307,7 @@ impl Writers {
         this
     }
 
-    /// Waits until commits that began after this call are visible.
+    /// Waits until a commit that began after this call is visible.
     fn write(&self) {
         let before = self.written.load(Ordering::SeqCst);
         // The current commit of each of the 16 writers may have begun before this call.

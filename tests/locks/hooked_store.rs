@@ -117,8 +117,8 @@ impl World {
     }
 }
 
-/// Checks rounds: in each round the grant of one holder ends during a fenced commit of that holder,
-/// and then the next holder is granted.
+/// Checks the results of rounds. In each round the grant of one holder ends during a fenced commit
+/// of that holder, and then the next holder is granted.
 #[derive(Default)]
 pub struct Rounds {
     last: Option<String>,
@@ -127,7 +127,8 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// `tokens` are those of this holder and of the next holder, which has read `seen`.
+    /// `answer` is the result of the holder's commit. `tokens` are those of this holder and of the
+    /// next one, which has read `seen`.
     #[track_caller]
     pub fn check(&mut self, round: u64, answer: Result<Commit>, tokens: [Timestamp; 2], seen: Option<String>) {
         match answer {

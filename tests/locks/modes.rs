@@ -1,5 +1,5 @@
-//! Modes: which requests are granted, and in which order. Histories, concurrency, and waiters that
-//! leave are also tested in `src/lock_manager`.
+//! Modes: which requests are granted, and in which order. `src/lock_manager` also tests every
+//! history of six requests, concurrency, and waiters that leave.
 
 use std::time::Duration;
 
@@ -202,7 +202,8 @@ fn other_limits_and_shared_do_not_mix_with_a_semaphore() {
     assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![permit.entry().id], vec![]));
     drop(permit);
 
-    // A waiting request also fixes the limit, and prevents a downgrade of the holder.
+    // A waiting semaphore request fixes the limit, too, and prevents a downgrade of the exclusive
+    // holder.
     let mut holder = take(&store, Exclusive);
     let waiting = ask(&store, Semaphore(3));
     assert!(refused(Semaphore(4)) && refused(Shared));
@@ -283,7 +284,7 @@ fn second_upgrader_gets_deadlock_and_stays_shared() {
     let stats = store.lock_stats();
     assert_eq!((stats.deadlocks, stats.exclusive.waits, stats.exclusive.acquired, stats.wakeups), (1, 1, 0, 0));
 
-    // A conversion is granted before the queue.
+    // A conversion is granted before the requests in the queue.
     let queued = ask(&store, Exclusive);
     drop(second);
     let first = within_limit(move || converting.join().unwrap()).unwrap();
@@ -384,7 +385,8 @@ fn a_waiting_upgrade_is_lost_with_its_shared_lock() {
     assert_eq!((why.reason, why.token), (LockLostReason::Forced, token));
     assert_eq!(held(&store, NAME), [other.entry().id]);
 
-    // An expired lease is lost too, without another request that ends it.
+    // A waiting upgrade is also lost when the lease of its shared lock expires, without another
+    // request that ends the lease.
     let once = LockOptions::shared().lease(Duration::from_millis(200)).auto_renew(false);
     let mut leased = store.lock_with(NAME, once).unwrap();
     let why = within_limit(move || leased.upgrade(LockWaitPolicy::Forever).unwrap_err());

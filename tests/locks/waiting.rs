@@ -1,4 +1,4 @@
-//! Waits of threads, and how each of them ends. The race of a release with a park is tested in
+//! Waits of threads, and how each of them ends. A release just before the waiter parks is tested in
 //! `src/lock_manager`; dropped futures and the end of a runtime are cases of tasks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

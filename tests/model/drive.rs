@@ -55,7 +55,6 @@ struct Kept {
     client: usize,
 }
 
-/// Runs a case.
 pub fn run(home: Home, case: &Case) -> Checked {
     let mut driver = Driver {
         case: case.clone(),

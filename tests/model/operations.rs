@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// How many transactions, snapshots and open scans there are at a time.
+/// The maximum numbers of transactions, snapshots, open scans and keyspaces at a time.
 pub const TXNS: usize = 3;
 pub const SNAPSHOTS: usize = 2;
 pub const SCANS: usize = 2;

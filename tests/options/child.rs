@@ -157,7 +157,6 @@ impl Case {
     fn write(&self, store: &Store) -> Result<Keyspace> {
         let rows = store.keyspace("rows")?;
         for batch in 0..BATCHES {
-            // The first commit waits for a sync.
             let durability = Some(if batch == 0 { Durability::Sync } else { Durability::Buffered });
             let options = self.options().durability(durability);
             store.transact_with(options, |txn| {

@@ -17,8 +17,9 @@ fn closing_a_failed_store_returns_undetermined() {
     store.sync().unwrap();
     put_five(&store, &rows);
     memory.fail_sync(1);
-    // If the background has already synced the five commits, the next sync has this one to sync. If
-    // the sync that fails has already run in the background, this commit fails, too.
+    // Without this commit, the next sync would have nothing to sync if the background has already
+    // synced the five commits. If the sync that fails has already run in the background, this
+    // commit fails, too.
     let _ = store.transact(|txn| txn.put(&rows, "last", "v"));
     let failed = store.sync().unwrap_err();
     assert!(matches!(failed.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_)), "{failed}");

@@ -351,7 +351,8 @@ fn a_failed_increment_changes_nothing_and_can_be_repeated() {
     let copy = Store::builder().large_transaction_bytes(1000).in_memory().unwrap();
     restore(&copy, &base);
     let before = content(&copy);
-    // A conflict while the increment locks its rows, and one at its commit.
+    // The increment meets the lock on the first row while it locks its rows, and the lock on the
+    // last row at its commit.
     for row in [0_u32, 19_999] {
         let mut locking = copy.begin().unwrap();
         locking.put(&copy.existing_keyspace("rows").unwrap(), row.to_be_bytes(), [1; 2000]).unwrap();
@@ -403,7 +404,7 @@ fn restoring_an_increment_is_atomic_across_crashes() {
         let mut blocks = 0;
         let restored = copy.restore(increment.as_slice(), OnExisting::Fail, |_| {
             if blocks == block {
-                // All of the increment but its end is durable.
+                // The blocks that are restored by now are durable when the power is cut.
                 copy.sync().unwrap();
                 memory.crash(0);
             }

@@ -165,7 +165,7 @@ fn a_torn_tail_after_a_crash_is_no_data_loss() {
     copy_directory(&path, &killed);
     let whole = fs::read(segment(&killed)).unwrap();
     let (at, length) = *frames(&whole).last().unwrap();
-    // The log is synced in the background meanwhile. Each frame names the sequence number that was
+    // The background syncs the log from time to time. Each frame names the sequence number that was
     // durable when the frame was written. A crash cannot lose frames up to the number that the last
     // frame names, so all cuts are after those frames.
     let number = |at: usize| u64::from_le_bytes(whole[at..at + 8].try_into().unwrap());

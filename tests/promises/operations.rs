@@ -235,7 +235,8 @@ mod on_disk {
     #[test]
     fn write_stalls_are_counted_and_no_write_fails() {
         const ROWS: u64 = 16;
-        // The rows of these commits fill the write buffers a thousand times.
+        // A write must stall before this number of commits, which would fill a thousand write
+        // buffers.
         const COMMITS_MAX: u64 = 4000;
         let directory = tempfile::tempdir().unwrap();
         let builder = Store::builder().durability(percolite::Durability::Buffered).write_buffer_bytes(1 << 20);
@@ -261,7 +262,7 @@ mod on_disk {
         assert_eq!(Store::in_memory().unwrap().stats().write_stalls, 0);
     }
 
-    /// Linux counts the bytes that a process reads from files.
+    /// Needs Linux, which counts the bytes that a process reads from files.
     #[cfg(target_os = "linux")]
     #[test]
     fn the_filter_of_a_large_table_stays_in_the_cache() {

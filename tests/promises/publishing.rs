@@ -101,8 +101,8 @@ fn a_failing_status_file_does_not_stop_other_tasks() {
     }
     let before = store.stats().commits();
     store.drop_keyspace("going").unwrap();
-    // The drop is one commit. When the background has deleted the keyspace's rows, it records that
-    // in another.
+    // The drop is one commit. Another one follows when the background has deleted the keyspace's
+    // rows.
     let since = Instant::now();
     while store.stats().commits() < before + 2 {
         assert!(since.elapsed() < Duration::from_secs(60), "a dropped keyspace was not deleted");

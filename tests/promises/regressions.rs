@@ -136,9 +136,8 @@ fn a_large_transaction_fails_on_a_truncated_keyspace() {
 fn recovery_respects_the_batch_limit_of_the_engine() {
     const ROWS: usize = 8;
     let (mut forward, mut back) = (0, 0);
-    // The write of "new" has eight batches. The crash keeps the first of them, as many as `kept`
-    // modulo nine. Each number is tried several times, because a sync by the background may keep
-    // more.
+    // The write of "new" has eight batches. The crash keeps the first `kept % 9` of them. Each
+    // number is tried several times, because a sync by the background may keep more.
     for kept in 0..40 {
         let memory = SimStorage::new();
         let open = |builder| open_limited(builder, &memory);

@@ -28,7 +28,7 @@ enum Place {
     Synced,
 }
 
-/// A runtime that pauses one thread when it reaches a place for the `times`-th time.
+/// A runtime that pauses one thread, when the thread reaches a place for the `times`-th time.
 #[derive(Default)]
 struct PausingEnv {
     system: SystemEnv,
@@ -65,7 +65,8 @@ impl PausingEnv {
         }
     }
 
-    /// Runs `work` in a thread of its own, and returns when it has reached the place.
+    /// Runs `work` in a thread of its own. Returns when that thread has reached the place for the
+    /// `times`-th time.
     fn run<'scope, T: Send + 'scope>(
         self: &Arc<Self>,
         scope: &'scope Scope<'scope, '_>,
@@ -216,7 +217,8 @@ fn a_handle_found_during_a_drop_cannot_be_written_to() {
 }
 
 thread_local! {
-    /// The number of unsynced batches when this thread last ran the `pause` of `open_pausing`.
+    /// The number of unsynced batches at the last call of the `pause` of `open_pausing` on this
+    /// thread.
     static UNSYNCED: Cell<u64> = const { Cell::new(0) };
 }
 

@@ -4,12 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where a segment's frames begin: after two headers, a block each.
+/// Where a segment's frames begin: after its header and a copy of it, each in a block of its own.
 pub const FRAMES_AT: usize = 8192;
 const HEADER_BYTES: usize = 24;
 const ALIGNMENT: usize = 8;
 
-/// Copies a directory recursively.
 pub fn copy_directory(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -61,8 +60,8 @@ pub fn segment(store: &Path) -> PathBuf {
 /// A frame of a segment: where it begins, and the length of its payload.
 pub type Frame = (usize, usize);
 
-/// The frames of a segment, up to the first header without a sequence number. Checksums are not
-/// checked.
+/// The frames of a segment, up to the first frame header without a sequence number. Checksums are
+/// not checked.
 pub fn frames(segment: &[u8]) -> Vec<Frame> {
     let (mut frames, mut at) = (Vec::new(), FRAMES_AT);
     while let Some(header) = segment.get(at..at + HEADER_BYTES).filter(|header| header[8..16] != [0; 8]) {

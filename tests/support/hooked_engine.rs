@@ -58,7 +58,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Whether two walks have read the same part of a column in the same engine snapshot.
+    /// Whether the two walks have a part of a column in common, in the same engine snapshot.
     pub fn overlaps(&self, other: &Self) -> bool {
         let ends_before = |end: &Bound<Vec<u8>>, start: &Bound<Vec<u8>>| match (end, start) {
             (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
@@ -94,7 +94,7 @@ impl Control {
         *self.on_sync.lock().unwrap() = Some(Arc::new(hook));
     }
 
-    /// The hook runs once, before this thread's next read of a write column through an engine
+    /// The hook runs once, before this thread's next read of the write column through an engine
     /// snapshot. It is bound to the thread because the store's own threads read too.
     pub fn on_next_read(&self, hook: impl Fn() + Send + Sync + 'static) {
         *self.on_read.lock().unwrap() = Some((thread::current().id(), Arc::new(hook)));
@@ -116,7 +116,7 @@ impl Control {
         *self.on_sync.lock().unwrap() = None;
     }
 
-    /// The number of writes of every kind.
+    /// The number of calls that write, of all kinds together.
     pub fn writes(&self) -> u64 {
         self.writes.load(Ordering::SeqCst)
     }
@@ -172,7 +172,6 @@ fn suffer<T>(act: Act, call: impl FnOnce() -> Result<T, EngineError>) -> Result<
     Err(EngineError::Undetermined("the test made the call fail".into()))
 }
 
-/// The wrapper; see the module.
 pub struct HookedEngine {
     pub engine: Arc<dyn Engine>,
     pub control: Arc<Control>,

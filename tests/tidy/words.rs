@@ -26,7 +26,7 @@ const BANNED: &[&str] = &[
     "folders",
 ];
 
-/// The file that tests missing permissions needs the first word as the name of a user.
+/// This file tests missing permissions, for which it needs the first of the words as a user's name.
 const USER_NOBODY: &[&str] = &["tools/cli/tests/commands/errors.rs"];
 
 #[test]

@@ -77,8 +77,8 @@ impl BackgroundWork {
         let (mut sweep, mut gc) = (self.resolve.then(Sweep::default), Gc::default());
         let mut next_gc = Duration::ZERO;
         while !stopping.load(Ordering::Acquire) {
-            // An error does not stop the other work: either the store has already failed, or a row
-            // or an entry is damaged, which `Store::verify` reports.
+            // An error of one kind of work does not stop the others. Either the store has failed
+            // anyway, or a row or an entry is damaged, which `Store::verify` reports.
             let mut more = self.sweep(&mut sweep);
             more |= self.clean_up(stopping);
             if gc.is_running() || env.elapsed() >= next_gc {
@@ -120,7 +120,7 @@ impl BackgroundWork {
     fn clean_up(&self, stopping: &AtomicBool) -> bool {
         let mut more = false;
         for _ in 0..CLEANUP_PAGES_PER_ROUND {
-            // A cleanup that fails is retried after a pause.
+            // After an error, cleanup goes on in the next round.
             let page = self.cleanup.page(&self.rows).inspect_err(|why| self.log_failure("cleanup", why));
             if !page.unwrap_or(false) || stopping.load(Ordering::Acquire) {
                 break;

@@ -16,9 +16,10 @@ use crate::timestamp::Timestamp;
 
 /// Resolves the lock that has rejected the batch with the rows `keys`, or returns the conflict.
 ///
-/// If the leader had this lock in memory, only this lock is resolved. If the engine found it, the
-/// locks of the same transaction on the next rows of `keys` are resolved as well: a large
-/// transaction leaves many locks, and each would reject the batch again.
+/// If the engine has found the lock, its transaction is a large one or of an earlier incarnation,
+/// and may have locked many of `keys`. Each lock would reject the batch again, so those on the next
+/// rows of `keys` are resolved as well. If the leader has the lock in memory, only this lock is
+/// resolved.
 pub fn resolve_blockers<'a>(
     rows: &Rows,
     keys: impl Iterator<Item = &'a RowKey>,

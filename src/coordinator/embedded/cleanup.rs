@@ -42,8 +42,8 @@ impl Cleanup {
     }
 
     /// Chooses where to look for the transaction of the next page: at the same one until its last
-    /// page is done, then at zero for the oldest. After an error the next one by `start_ts` is
-    /// chosen, so that a failing cleanup does not block the others.
+    /// page is done, then from zero, to find the oldest. After an error the next one by `start_ts`
+    /// is chosen, so that a failing cleanup does not block the others.
     fn advance(&self, start_ts: Timestamp, page: &Result<Page>) {
         *self.position.lock() = match page {
             Ok(Page::More) => start_ts,
@@ -58,7 +58,7 @@ enum Page {
     Last,
 }
 
-/// Resolves the locks of one page. An empty page is the end: the transaction is finished.
+/// Resolves the locks of one page. If no lock is left, finishes the cleanup of the transaction.
 fn clean_page(rows: &Rows, cleanup: &LockCleanup) -> Result<Page> {
     let LockCleanup { txn, primary, remaining, committed } = cleanup;
     let status = committed.map_or(TxnStatus::RolledBack, TxnStatus::Committed);

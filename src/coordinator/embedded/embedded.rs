@@ -62,7 +62,7 @@ impl EmbeddedCoordinator {
         history: HistoryRetention,
     ) -> Result<Arc<Self>> {
         let pipeline = Pipeline::open(engine, env, Arc::clone(&metrics), conflict_cache_rows)?;
-        // Without the close, the sync thread would keep the engine open after an error.
+        // On an error the pipeline is closed, because its sync thread would keep the engine open.
         let history = History::open(&pipeline, history).inspect_err(|_| pipeline.close())?;
         let rows = Rows::new(Arc::clone(&pipeline), metrics, history.is_kept()).inspect_err(|_| pipeline.close())?;
         let (history, rows) = (Arc::new(history), Arc::new(rows));
@@ -149,9 +149,8 @@ impl Coordinator for EmbeddedCoordinator {
         self.pipeline.sync().wait_durable_timed(read_ts, timer)
     }
 
-    /// An orphan lock is also resolved, so that later reads do not check its primary again. The
-    /// lock of an aborted large transaction stays for the background worker, so that reads write
-    /// little.
+    /// Resolves an orphan lock, so that later reads need not check its primary again. Leaves the
+    /// lock of an aborted large transaction to the background worker, so that reads write little.
     fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
         let fate = self.pipeline.fates().fate(lock.txn.start_ts);
         if let Fate::Committed(commit_ts) = fate {

@@ -3,9 +3,9 @@
 //!
 //! A commit puts an entry into the GC queue for each row that it deletes, or whose replaced version
 //! it keeps. The queue is ordered by commit timestamp. A pass reads the queue in pages, up to where
-//! the GC horizon was when the pass began. Each page begins where the previous page ended: the
-//! entries before that point are RocksDB tombstones by then, and a scan from the beginning would
-//! read all of them.
+//! the GC horizon was when the pass began. Each page begins where the previous page ended: the pass
+//! has deleted nearly all entries before that point, and a scan from the beginning would read all
+//! their RocksDB tombstones.
 
 use std::collections::BTreeMap;
 

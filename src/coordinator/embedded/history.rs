@@ -74,7 +74,9 @@ impl History {
         self.kept.as_ref().map(|kept| *kept.retention.lock())
     }
 
-    /// The highest value to which [`History::advance_gc_horizon`] may advance at present.
+    /// The limit of the GC horizon at present: the oldest active `read_ts` or, if it is lower,
+    /// `durable_ts`. With history the start of the retention window limits the horizon, too; but
+    /// the limit is never below the floor.
     pub fn gc_horizon_max(&self) -> Timestamp {
         let read = self.pipeline.views().oldest_read_ts().min(self.pipeline.sync().durable_ts());
         let Some(kept) = &self.kept else { return read };

@@ -10,8 +10,8 @@
 //! background.
 //!
 //! There is no list of the locks. The cleanup scans the lock column from the lowest to the highest
-//! row that the transaction has locked. The leader has a Bloom filter of the locked rows, so few
-//! rows without a lock are read to check for one.
+//! row that the transaction has locked. The leader has a Bloom filter of the locked rows, which
+//! shows for most other rows, without reading them, that they have no such lock.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

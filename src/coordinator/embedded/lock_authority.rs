@@ -47,8 +47,8 @@ impl LockAuthority for PipelineAuthority {
     }
 
     fn wait_durable(&self, ts: Timestamp) -> Result<()> {
-        // The error of the sync is *undetermined*, which is for commits; this caller has committed
-        // nothing.
+        // The error of the sync is *undetermined*. This caller has committed nothing, so it gets
+        // *closed* instead.
         let closed = || Error::closed(self.0.failure().reason().unwrap_or(CLOSED_BY_USER));
         self.0.sync().wait_durable(ts).map_err(|_| closed())
     }

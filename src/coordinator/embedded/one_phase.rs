@@ -75,9 +75,8 @@ fn row_change(rows: &Rows, request: &OnePhase<'_>) -> Result<RowChange> {
             Ok(step) => return Ok(step_change(step, row, txn)),
             Err(why) => {
                 let rejection = Rejection::PreconditionFailed(row.clone(), Box::new(as_read));
-                // `other` is returned if it is retryable: then it is a conflict, and names the
-                // other transaction. Else the step's own error is returned, which says why the step
-                // failed.
+                // A conflict is returned as it is, because it names the other transaction. Any
+                // other error is replaced by `why`, which says why the step failed.
                 resolve_blocker(rows, rejection, txn, read_ts)
                     .map_err(|other| if other.is_retryable() { other } else { step_error(row, why, read_ts) })?;
             }

@@ -97,8 +97,8 @@ fn prewrite_batch(
             SubmitResult::Rejected(Rejection::PreconditionFailed(_, found))
                 if found.lock.as_ref().is_some_and(|lock| lock.txn == txn) =>
             {
-                // The transaction has already locked one row of the batch, and may have locked
-                // others.
+                // This large transaction has locked the rejected row before, and may have locked
+                // other rows of the batch. So the locks on all of them are read.
                 let snapshot = rows.engine().snapshot()?;
                 for (row, _) in writes {
                     if let Some(lock) = own_lock(&*snapshot, txn, row)? {

@@ -50,9 +50,9 @@ pub fn resolve_lock(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<LockResolu
     crash_point!(ResolveLockSeen);
     let status = match rows.pipeline.fates().fate(lock.txn.start_ts) {
         Fate::Committed(commit_ts) => TxnStatus::Committed(commit_ts),
-        // The row is read after the fate, because the table of fates keeps an entry until the
-        // transaction's last lock is removed. So if the row is still locked here, the entry was not
-        // yet deleted when the fate was read.
+        // A transaction of this incarnation without an entry in the table of fates counts as alive.
+        // An entry is deleted after the transaction's last lock. So the row is read after the fate:
+        // if it is still locked, the fate was not read too late.
         _ if !rows.is_locked_by(row, lock.txn)? => return Ok(LockResolution::AlreadyGone),
         Fate::RolledBack => {
             release_locks(rows, lock.txn, &[&(row.clone(), lock.clone())])?;

@@ -75,7 +75,7 @@ fn resolve_some(
 
 /// The result of one batch.
 pub enum BatchResult {
-    /// The first locks, this many, are resolved; the others did not fit the batch.
+    /// Locks are resolved from the first on, as many as this; the others did not fit the batch.
     Resolved(usize),
     /// Nothing was changed: this row is not locked any more.
     Unlocked(RowKey),

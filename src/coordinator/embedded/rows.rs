@@ -134,8 +134,8 @@ impl Rows {
             .map_err(|why| step_error(row, why, commit_ts))
     }
 
-    /// The changes that `change` makes of the first locks, as many as fit one batch, but at least
-    /// one. The changes include the versions that they replace, so they can be far larger than the
+    /// Calls `change` for the first of `locks`, as many as fit one batch but at least one, and
+    /// returns the changes. With the versions that they replace, these can be far larger than the
     /// transaction's writes.
     pub fn fill_batch<'a>(
         &self,
@@ -181,8 +181,8 @@ impl Rows {
         };
         if let ConflictReason::NewerVersion(ts) = reason {
             // A retry whose view does not show the newer version would conflict again, so this call
-            // waits for the version. An error of the wait is ignored, because the next call on
-            // the store returns it.
+            // waits until the version is visible. An error of the wait is ignored, because the next
+            // call on the store returns it.
             let _ = self.pipeline.wait_visible(ts);
         }
         let found = self.engine().read_row(&row, txn.start_ts).unwrap_or_default();

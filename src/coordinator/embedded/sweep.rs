@@ -38,10 +38,10 @@ pub struct Sweep {
 
 /// The result of one page.
 pub struct SweepProgress {
-    /// Number of orphan locks that this page found.
+    /// Number of orphan locks that this page found. They are resolved now, by this call or another.
     pub resolved: u64,
-    /// Whether the sweep is finished: no orphan lock and no transaction record of an earlier
-    /// incarnation is left.
+    /// Whether this page was the last of the sweep: no orphan lock and no transaction record of an
+    /// earlier incarnation is left.
     pub is_last: bool,
 }
 

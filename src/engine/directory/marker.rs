@@ -33,7 +33,7 @@ const CHECKPOINT_UNFINISHED: &str = "PERCOLITE.copy";
 /// to the original. The first opening for writing deletes these leases, and then this file.
 const CHECKPOINT_FLAG: &str = "PERCOLITE.copied";
 const MARKER_TEXT: &str = "percolite store, format ";
-/// What the marker's line has between the format and the WAL id.
+/// The text between the format and the WAL id in the marker's line.
 const WAL_ID_TEXT: &str = "wal ";
 /// RocksDB's file that names the current manifest.
 const ROCKSDB_CURRENT: &str = "CURRENT";
@@ -60,9 +60,8 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
     loop {
         let is_new = !exists(&marker)?;
         if is_new && !is_empty(path)? && !exists(&unfinished)? {
-            // Between the checks for the two names another process may have given the marker its
-            // final name, so that name is checked again. If it is still missing, this is not a
-            // store.
+            // The marker was found under neither of its names. But another process may have renamed
+            // it between the two checks, so its final name is checked again.
             if exists(&marker)? {
                 continue;
             }
@@ -92,9 +91,9 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
             reset_unfinished(path)?;
             return Ok(LockedDir { marker: file, identity: None });
         }
-        // The other process may have renamed the unfinished marker just before `open`, which then
-        // has created a new one. No process uses the new one: each that locks it finds that the
-        // marker exists, and comes here. So each of them may remove it.
+        // The marker has its final name now. If it was renamed just before `open`, then `open` has
+        // created a new unfinished marker. Each process that locks that file comes here and does
+        // not use it, so each can remove it.
         let _ = fs::remove_file(&unfinished);
     }
 }
@@ -209,9 +208,9 @@ fn sync_ancestors(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Re
     Ok(())
 }
 
-/// Whether this error is ignored when an ancestor above the store's parent directory is synced: a
-/// directory that this process may not open or sync was not made for this store, so it needs no
-/// sync.
+/// Whether the sync of a directory above the store's parent directory is allowed to fail with this
+/// error. A directory that this process cannot open or sync was not made for this store, so it
+/// needs no sync.
 fn is_tolerated(why: ErrorKind) -> bool {
     matches!(why, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::InvalidInput)
 }

@@ -52,8 +52,8 @@ pub struct DirectoryOptions {
 
 impl DirectoryOptions {
     /// The limit of a memtable is a sixth of `write_buffer_bytes`; the active and the immutable one
-    /// may each grow to twice their limit. The last third is for RocksDB's own memtables, which a
-    /// flush fills.
+    /// can each grow to twice this limit, so together to two thirds of `write_buffer_bytes`. The
+    /// last third is for RocksDB's own memtables, which a flush fills.
     fn table_options(self) -> Result<RocksOptions, EngineError> {
         option_ranges::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
         let tables = RocksOptions {

@@ -34,7 +34,7 @@ pub struct Salvaged {
     _marker: Option<StoreLock>,
 }
 
-/// See [`Salvaged`].
+/// The storage of a [`Salvaged`] store.
 pub type SalvagedStorage = LsmStorage<OsDisk, RocksStorage>;
 
 /// Opens what can be read of the directory. `scratch` must not exist; it is created if tables or

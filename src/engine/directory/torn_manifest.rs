@@ -2,9 +2,9 @@
 //!
 //! RocksDB appends to its manifest at each flush and compaction, and syncs the new records before
 //! anything depends on them. A power cut before the sync may leave any subset of the new pages, and
-//! with some of these subsets RocksDB refuses to open the directory. Once the torn record and
-//! everything after it are cut off, the manifest describes an older state of the tables, and the
-//! write-ahead log still has every later change.
+//! with some of these subsets RocksDB refuses to open the directory. If the torn record and
+//! everything after it are cut off, the manifest describes an older state of the tables. After a
+//! power cut the write-ahead log still has every later change.
 //!
 //! If the record had been synced and was damaged later, the log may lack some of these changes.
 //! Then RocksDB must not open the directory with the older manifest: RocksDB would delete the

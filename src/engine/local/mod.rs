@@ -32,7 +32,7 @@ use crate::keys::{decode_history_key, history_key, keyspace_range, prefix_succes
 use crate::row::{CellChange, KeyspaceId, RowChange, RowKey, RowState};
 use crate::timestamp::Timestamp;
 
-/// See the [module](self).
+/// An engine over the ordered store `S`: see the [module](self).
 #[derive(Debug)]
 pub struct LocalEngine<S> {
     storage: S,
@@ -50,8 +50,9 @@ impl<S: Storage> LocalEngine<S> {
         Self { storage, exclusive, batch_rows_max, batch_bytes_max, page_limits: PageLimits::DEFAULT }
     }
 
-    /// Limits an atomic batch to `rows` rows, as other engines do. A commit of more rows takes two
-    /// phases. If a crash interrupts the second phase, locks are left that must be rolled forward.
+    /// Limits an atomic batch to `rows` rows; otherwise there is no limit. A commit of more rows
+    /// takes two phases. If a crash interrupts the second phase, locks are left that must be rolled
+    /// forward.
     ///
     /// A store with exclusive use of the engine needs a limit of at least two rows: in two phases,
     /// the last batch has one more change, which deletes the transaction record.
@@ -66,8 +67,7 @@ impl<S: Storage> LocalEngine<S> {
         Self { batch_bytes_max: bytes, ..self }
     }
 
-    /// Ends a page after `cells` cells (at least one), or at the cell with which it reaches `bytes`
-    /// bytes, whichever comes first.
+    /// Ends a page of a scan once it has `cells` cells (at least one), or at least `bytes` bytes.
     #[must_use]
     pub fn with_page_limits(self, cells: usize, bytes: usize) -> Self {
         Self { page_limits: PageLimits { cells: cells.max(1), bytes }, ..self }

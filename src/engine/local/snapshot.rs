@@ -35,7 +35,7 @@ impl PageLimits {
     };
 }
 
-/// See the [module](self).
+/// An engine snapshot over the reader `R`, whose cells it decodes.
 pub struct LocalSnapshot<R> {
     pub reader: R,
     pub pages: PageLimits,

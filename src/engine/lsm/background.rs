@@ -22,7 +22,7 @@ use crate::engine::storage::Storage;
 /// The log is idle when nothing was written to it for this time.
 const IDLE_BEFORE_NOOP: Duration = Duration::from_millis(20);
 
-/// See the [module](self).
+/// The flush thread. Dropping this stops the thread.
 pub struct FlushThread {
     thread: Option<JoinHandle<()>>,
     stopped: Arc<AtomicBool>,

@@ -4,7 +4,7 @@ use crate::engine::storage::{Batch, Column};
 use crate::memtable::{BatchEntry, Modification};
 use crate::wal::FrameBuffer;
 
-/// See the [module](self).
+/// A batch, encoded in the buffer from which its log frame is written.
 #[derive(Debug)]
 pub struct LsmBatch {
     pub(super) frame: FrameBuffer,

@@ -4,12 +4,12 @@
 //!    becomes active (RocksDB's `SwitchMemtable`).
 //! 2. *Sync* the segment of the immutable memtable. Frames that are not durable in the log must not
 //!    reach the tables, or the tables could be ahead of the log after a crash.
-//! 3. *Write* the memtable in stripes, at most `STRIPES_MAX`: one up to each open snapshot *within*
-//!    the memtable (it shows some of the memtable's frames, but not all), lowest first, and one up
-//!    to the memtable's end. Each stripe is written in batches: its range tombstones, then the
-//!    newest version of each of its cells, tombstones included. The first batch of each stripe sets
-//!    the flush target to Q, the memtable's last sequence; the last batch of the last stripe sets
-//!    the flushed sequence to Q.
+//! 3. *Write* the memtable in stripes, at most `STRIPES_MAX`. An open snapshot is *within* the
+//!    memtable if it shows some of the memtable's frames, but not all. A stripe ends at each such
+//!    snapshot, in the order of their sequences, and the last stripe at the memtable's end. Each
+//!    stripe is written in batches: its range tombstones, then the newest version of each of its
+//!    cells, tombstones included. The first batch of each stripe sets the flush target to Q, the
+//!    memtable's last sequence; the last batch of the last stripe sets the flushed sequence to Q.
 //!
 //!    The tables have no log, and RocksDB may flush some of these batches on its own. Until the end
 //!    of the flush, the tables durably have everything up to the previous flushed sequence P, and
@@ -44,7 +44,7 @@ use crate::engine::storage::{Batch, Column, Storage};
 use crate::memtable::{Memtable, MemtableWriter};
 use crate::tunables::{STRIPES_MAX, TABLE_BATCH_BYTES};
 
-/// Snapshots of the tables. The key is the sequence up to which a snapshot has all frames.
+/// Snapshots of the tables; a snapshot has the frames up to the sequence that is its key.
 type StripeSnapshots<V> = BTreeMap<u64, Arc<V>>;
 
 /// Called by the writer after each batch; returns whether the memtable was switched.
@@ -76,8 +76,8 @@ pub fn flush_all<D: Disk, T: Storage>(shared: &Shared<D, T>) -> Result<(), Engin
     loop {
         flush(shared, path)?;
         let mut writer = path.writer.lock();
-        // A writer may have switched the memtable between `flush` and the lock. Then the next round
-        // flushes this immutable memtable before another one can be made.
+        // If a writer has switched the memtable between `flush` and the lock, there is an immutable
+        // memtable again. Then the next round flushes it first.
         if shared.state.lock().read_state.immutable.is_none() {
             switch_memtable(shared, path, &mut writer)?;
             break;

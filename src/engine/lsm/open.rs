@@ -1,11 +1,11 @@
 //! Opening: the frames of the log above the tables' flushed sequence become an immutable memtable.
 //!
-//! Of an incarnation's own frames, the log has at most four times the memtable limit at a time:
-//! those of an immutable and an active memtable, each of up to twice the limit. If the incarnation
-//! is killed before it has flushed the frames that it replayed at its opening, those stay in the
-//! log, too. So incarnations that are killed again and again would make the log longer and longer.
-//! To prevent this, an opening that replays more than four times the limit, or too many segments,
-//! flushes the replayed frames before it returns.
+//! The frames that an incarnation writes itself take at most four times the memtable limit in the
+//! log at a time: those of an immutable and an active memtable, each of up to twice the limit. If
+//! the incarnation is killed before it has flushed the frames that it replayed at its opening,
+//! those stay in the log, too. So incarnations that are killed again and again would make the log
+//! longer and longer. To prevent this, an opening that replays more than four times the limit, or
+//! too many segments, flushes the replayed frames before it returns.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -37,8 +37,8 @@ pub struct Shared<D: Disk, T: Storage> {
     pub state: Mutex<CurrentState<T::Snapshot>>,
     pub writing: Mutex<()>,
     pub failure: OnceLock<String>,
-    /// Takes the place of the active memtable in the read state of a snapshot that reads only the
-    /// tables, from the RocksDB snapshot of its stripe.
+    /// Always empty. If a flush has given a snapshot the RocksDB snapshot of a stripe, the snapshot
+    /// reads nothing else. Its read state then has this memtable as the active one.
     pub empty_memtable: Arc<Memtable>,
     pub stalls: StallTracker,
 }

@@ -23,7 +23,7 @@ use crate::engine::storage::{CellReader, Column, Storage};
 use crate::engine::{EngineError, RowRange, ScanCursor};
 use crate::memtable::{CellValue, Memtable};
 
-/// See the [module](self).
+/// An open snapshot.
 pub struct LsmSnapshot<D: Disk, T: Storage> {
     shared: Arc<Shared<D, T>>,
     read_state: Arc<SharedReadState<T::Snapshot>>,
@@ -112,9 +112,9 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
 
     fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
         let tables = {
-            // The read state is used under its lock, not cloned: to lock it, each reader writes one
-            // shared word; to clone it, each would write a second one, the reference count. As
-            // `read` may run under this lock, it must not read from a snapshot.
+            // The read state is used under its lock, not cloned. Locking it writes to one word that
+            // all readers share; cloning it would write to a second one, its reference count.
+            // `read` can run under this lock, so it must not read from a snapshot.
             let read_state = self.read_state.read();
             for memtable in read_state.memtables() {
                 if let Some(content) = memtable.get(column, key, self.sequence) {

@@ -21,7 +21,7 @@ use crate::sync::Mutex;
 #[cfg(feature = "crashtest")]
 use crate::wal::WalHandle;
 
-/// See the [module](super).
+/// The LSM storage: a log on the disk `D`, memtables, and the tables `T`.
 pub struct LsmStorage<D: Disk, T: Storage> {
     pub(super) shared: Arc<Shared<D, T>>,
     /// `None` if opened read-only, or if a test or the simulator flushes.
@@ -98,8 +98,9 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
 }
 
 impl<D: Disk, T: Storage> Drop for LsmStorage<D, T> {
-    /// Writes a no-op frame as the durability proof of the last sync. An error is ignored: without
-    /// the frame nothing is lost, but damage to the last frames may pass for a torn tail.
+    /// If everything written is durable, writes a no-op frame as the durability proof of the last
+    /// sync. An error is ignored: without the frame nothing is lost, but damage to the last frames
+    /// may pass for a torn tail.
     fn drop(&mut self) {
         drop(self.flush_thread.take());
         if let (None, Some(path)) = (self.shared.failure.get(), &self.shared.write_path)

@@ -39,9 +39,9 @@ use super::store_lock::StoreLock;
 use super::{EngineError, EngineStats, RowRange, ScanCursor};
 use crate::sync::Mutex;
 
-/// A request for fewer keys than the minimum is read one by one, which is faster. One `MultiGet` of
-/// RocksDB reads at most the maximum, which bounds memory: all blocks that are read stay pinned
-/// until the call returns.
+/// For fewer keys than the minimum, each key is read by a call of its own, which is faster. One
+/// `MultiGet` of RocksDB reads at most the maximum, which bounds memory: all blocks that are read
+/// stay pinned until the call returns.
 const MULTI_GET_KEYS: RangeInclusive<usize> = 8..=256;
 
 /// RocksDB as a [`Storage`].
@@ -327,7 +327,7 @@ impl Storage for RocksStorage {
     }
 }
 
-/// See [`Storage::Batch`].
+/// Changes of cells for one write to a [`RocksStorage`].
 pub struct RocksBatch<'a> {
     batch: WriteBatch,
     columns: &'a ColumnFamilies<'a>,

@@ -18,8 +18,8 @@ use crate::engine::EngineError;
 use crate::engine::storage::Column;
 
 /// A seed table keeps a column without tables from being lost in the repair: see
-/// `seed_column_families`. This is the file number of the first, far above those of the copied
-/// tables.
+/// `seed_column_families`. This is the file number of the first seed table, far above the numbers
+/// of the copied tables.
 const SEED_TABLE_NUMBER: u64 = 900_000_000;
 
 /// A scratch directory, removed on drop.

@@ -45,7 +45,7 @@ impl WriteRetry {
     /// Returns the delay until the next attempt, and adds this delay to the time waited.
     ///
     /// Delays grow, because attempts every millisecond could fail forever: when RocksDB only slows
-    /// writes down, each rejected attempt postpones the time from which a write is accepted.
+    /// writes down, each attempt that it rejects postpones the time from which it accepts one.
     pub fn next_delay(&mut self) -> Duration {
         let delay = (self.waited / 4).clamp(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
         self.waited += delay;

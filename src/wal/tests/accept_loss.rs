@@ -3,7 +3,8 @@
 use super::*;
 use crate::wal::segment;
 
-/// Three segments of three frames each, all of them synced; frame `damaged` is damaged.
+/// Three segments of three frames each, with a no-op frame at the end of the last. All are synced;
+/// then frame `damaged` is damaged.
 fn damaged(damaged: u64) -> SimDisk {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
@@ -84,8 +85,8 @@ fn a_crash_during_acceptance_leaves_the_same_loss_or_none() {
                 }
                 let log = resume(disk.clone(), &now, 10, now.data_loss().map(|loss| loss.fingerprint)).unwrap();
                 assert_eq!(log.last_sequence(), frame - 1);
-                // The segments from the damaged one on are quarantined, and perhaps a segment that
-                // the interrupted `resume` has created.
+                // Quarantined are the segments from the one with the damaged frame on, and perhaps
+                // one that the interrupted `resume` had created.
                 assert!(kept(&disk).len() as u64 >= 3 - (frame - 1) / 3);
             }
             if is_resumed {
@@ -127,13 +128,14 @@ fn frames_beyond_the_end_stay_dropped_after_resuming() {
     append(&mut log, &payload(3, 300)).unwrap();
     log.rotate(2).unwrap();
     append(&mut log, &payload(4, 300)).unwrap();
-    // As if a power cut had lost frame 2, and kept the frames 3 and 4, which are unsynced as well.
+    // The frames 2, 3 and 4 are not synced. This damage stands for a power cut that has lost frame
+    // 2 and kept the two others.
     disk.flip_bits(&segment::segment_file_name(1), 8192 + 328 + 100, 1);
     let log = reopen(&disk, 3);
     assert_eq!(log.last_sequence(), 1);
     let disk = disk.handle();
-    // Both headers of segment 3, which `reopen` has created, are damaged. Recovery takes this for a
-    // torn tail, but no dropped frame comes back.
+    // Damages both headers of segment 3, which `reopen` has created. Recovery then reads the log as
+    // if there were no segment 3, but the frames 3 and 4 do not come back.
     for at in [30, 4096 + 30] {
         disk.flip_bits(&segment::segment_file_name(3), at, 1);
     }

@@ -72,8 +72,8 @@ impl Written {
     }
 }
 
-/// Returns whether the loss of frame `damaged` is reported. It must be reported exactly if a later
-/// frame or header proves that frame `damaged` was durable.
+/// Returns whether the loss of frame `damaged` is reported. It must be reported if a later frame or
+/// header proves that frame `damaged` was durable, and only then.
 fn check(written: &Written, disk: &SimDisk, damaged: u64) -> bool {
     let (recovered, frames) = recover_frames(disk, 0).unwrap();
     assert_eq!(frames, written.frames[..damaged as usize - 1]);

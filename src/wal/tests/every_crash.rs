@@ -98,7 +98,8 @@ fn the_next_incarnation_rewrites_what_a_failed_sync_left() {
         let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
         let written: Vec<_> = (0..3).map(|tag| payload(tag, 600)).collect();
         append(&mut log, &written[0]).unwrap();
-        // Segments 2 and 3 stay empty; the later frames are in segment 4.
+        // Frame 1 is in segment 1, segments 2 and 3 stay empty, and the other frames are in segment
+        // 4. So the sync below syncs four files.
         for salt in 2..=4 {
             log.handle().preallocate_segment().unwrap();
             log.rotate(salt).unwrap();

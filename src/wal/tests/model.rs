@@ -11,8 +11,9 @@ struct Model {
     /// The payload of a failed append, which may be in the log.
     maybe: Option<Vec<u8>>,
     acknowledged: u64,
-    /// How many frames must be in the log: the acknowledged ones after a power cut, or if the
-    /// kernel has dropped the pages of failed syncs after a kill; otherwise all that were appended.
+    /// How many frames the next opening must find. After a kill: all that were appended. After a
+    /// power cut, or a kill after which the kernel has dropped the pages of failed syncs: the
+    /// acknowledged ones.
     must: u64,
     /// The flushed sequence: all frames up to it are durable elsewhere.
     flushed: u64,
@@ -157,7 +158,8 @@ impl Model {
         assert!(recovered.last_sequence() <= self.frames.len() as u64 + u64::from(self.maybe.is_some()));
     }
 
-    /// Opens the log, and tries again as often as a fault interrupts the opening.
+    /// Opens the log while disk calls fail at random; after an opening that fails, opens it again
+    /// in the next incarnation.
     fn open(&mut self) -> WalWriter<SimDisk> {
         loop {
             match self.choices.next_below(4) {

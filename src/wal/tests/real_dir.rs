@@ -48,10 +48,9 @@ fn a_torn_frame_that_resembles_headers_is_scanned_once() {
     append(&mut log, b"one").unwrap();
     log.handle().sync().unwrap();
     let torn_at = log.segment_bytes() as usize;
-    // The 8-byte numbers of the payload descend by one, and each has `BYTES / 2` as its upper half.
-    // So each looks like the start of a frame header: a checksum (lower half) and a length (upper
-    // half). The next two numbers look like its sequence and a durable sequence that is lower by
-    // one.
+    // The payload is a list of 8-byte numbers, each lower by one than the one before, and with
+    // `BYTES / 2` as its upper half. So any three of them in a row look like a frame header:
+    // checksum (lower half) and length (upper half), sequence, and durable sequence.
     let numbers = (0..BYTES / 8).flat_map(|number| ((BYTES / 2) << 32 | (BYTES - number)).to_le_bytes());
     append(&mut log, &numbers.collect::<Vec<_>>()).unwrap();
     drop(log);

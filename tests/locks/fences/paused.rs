@@ -96,7 +96,7 @@ struct Restarts {
     clocks: Arc<Clocks>,
     file: Register,
     dice: Dice,
-    /// The tokens of all grants. The holder with the last token has written to the file.
+    /// The tokens of all grants, in order. Each holder has written to the file with its token.
     tokens: Vec<Timestamp>,
     /// A lease that continues in the next incarnation.
     kept: Option<Timestamp>,
@@ -126,7 +126,8 @@ impl Restarts {
                 assert!(self.file.take(guard.token()), "the attached holder writes with the same token");
             }
         }
-        // A holder that was released just before the power cut may still have a row.
+        // If the power was cut just after a guard was dropped, the deletion of the lease's row may
+        // be lost, and the holder is back.
         for left in world.store.lock_holders("n").unwrap() {
             assert!(world.store.force_unlock("n", left.token.unwrap()).unwrap());
         }
@@ -149,7 +150,8 @@ impl Restarts {
             0 => guard.release().unwrap(),
             1 => assert!(world.store.force_unlock("n", token).unwrap()),
             2 if leased => {
-                // The lock is passed on in memory, and its row is deleted later.
+                // The next holder gets the lock in memory before the row of the dropped lease is
+                // deleted.
                 drop(guard);
                 drop(world.store.lock("n").map(|next| {
                     assert!(self.file.take(next.token()) && !self.file.take(token));

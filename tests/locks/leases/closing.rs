@@ -81,7 +81,7 @@ fn close_ends_a_lease_that_is_being_granted() {
 fn a_lease_granted_during_close_leaves_no_row() {
     let (mut dice, clocks) = (Random::new("closing"), Clocks::new());
     let (mut taken, mut refused) = (0, 0);
-    // Enough rounds for both results of the race.
+    // Enough rounds for both results: the request is granted before the close, or refused.
     for round in 0..1000 {
         let memory = SimStorage::new();
         let store = open(&memory, &clocks);
@@ -135,7 +135,7 @@ fn a_close_at_any_step_of_a_lease_leaves_no_row() {
             break;
         }
         let closing = begin("closes", move || store.close());
-        // The close may have to wait for the request.
+        // The close may wait for the request, and then returns only after `resume`.
         let closed = closing.recv_timeout(Duration::from_millis(20));
         clocks.resume();
         closed.unwrap_or_else(|_| answer(&closing)).unwrap();
@@ -166,7 +166,7 @@ fn a_close_counts_no_lock_as_lost() {
     store.clone().close().unwrap();
     assert!(matches!(waiting.refused().kind(), ErrorKind::Closed(_)));
     assert!(shared.iter().chain([&guard, &leased, &over]).all(|guard| !guard.is_held()));
-    // The close changes only one statistic: it wakes the waiting request.
+    // The close changes one statistic only, the wakeups: it wakes the waiting request.
     let mut expected = before;
     expected.wakeups += 1;
     assert_eq!(store.lock_stats(), expected);

@@ -48,7 +48,8 @@ fn a_lease_is_lost_and_its_name_free_in_a_checkpoint() {
     let store = open_at(&path, &clocks);
     assert_eq!(store.attach_lock("job", token).unwrap().token(), token);
 
-    // The first open for writing removed the leases of the original. The second keeps its own.
+    // The first open for writing has removed the original's leases from the copy. The second open
+    // keeps the lease that the copy has granted.
     assert!(!row_is_in(&copy, "with guard"));
     let of_copy = open_at(&copy, &clocks);
     assert_eq!(of_copy.lock_holders("job").unwrap()[0].token, Some(own));

@@ -179,8 +179,8 @@ fn opening_reads_each_row_of_leases_once() {
     assert_eq!(world.store.lock_table().unwrap().held, MANY + 1);
 }
 
-/// Opens a store with very many leases. Opening must take at most a second longer than without
-/// leases, in one of ten attempts at least.
+/// Opens a store with very many leases. In at least one of ten attempts, opening must take at most
+/// a second longer than without leases.
 #[cfg(feature = "rocks")]
 pub fn with_very_many(look: impl FnOnce(Store, &Clocks, Timestamp, usize)) {
     const MANY: usize = 100_000;

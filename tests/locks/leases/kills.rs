@@ -121,7 +121,6 @@ fn twenty_kills_do_not_move_the_end_of_a_lease() {
         if number == 0 {
             store.get_lock("job", HOUR).unwrap().unwrap();
         }
-        // Each incarnation runs for some time and commits.
         clocks.pass(Duration::from_secs(50));
         drop(store.lock_with(format!("run {number}"), lease(HOUR)).unwrap());
         let end = clocks.wall() + u64::try_from(left(&store, "job").unwrap().as_millis()).unwrap();

@@ -40,7 +40,7 @@ fn a_second_get_lock_returns_none_and_changes_nothing() {
     // The holder and its lease time are unchanged.
     assert_eq!(store.lock_holders("some_resource").unwrap()[0].token, Some(token));
     assert_about(left(&store, "some_resource"), HOUR / 2);
-    // One caller may have any number of names.
+    // One caller may hold any number of leases at a time.
     assert!(store.get_lock("another", HOUR).unwrap().is_some());
     assert!(!store.is_free_lock("some_resource").unwrap());
     assert_eq!(store.lock_stats().exclusive.timeouts, 2);

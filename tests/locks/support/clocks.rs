@@ -13,14 +13,15 @@ pub const THEN: u64 = 1_763_726_400_000;
 pub const HOUR: Duration = Duration::from_secs(3600);
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// If a wait of at most this length ends because its length has passed in real time, it moves both
-/// clocks forward by its length.
+/// A wait of at most this length that ends because its length has passed in real time moves both
+/// clocks forward by its length. Longer waits do not, unless they reach [`LONG`].
 const SHORT: Duration = Duration::from_millis(50);
-/// The same holds for a wait of at least this length, although it ends in real time only if
-/// something is broken.
+/// A wait of at least this length moves the clocks like a [`SHORT`] one. It ends in real time only
+/// if something is broken.
 const LONG: Duration = Duration::from_secs(10);
 
-/// The runtime. Threads, sleep and random numbers are those of the system.
+/// The runtime of a store: clocks that the test moves, and the threads, sleep and random numbers of
+/// the system.
 pub struct Clocks {
     system: SystemEnv,
     state: Mutex<State>,
@@ -32,7 +33,8 @@ struct State {
     unix_millis: u64,
     elapsed: Duration,
     alarms: Vec<Weak<Alarm>>,
-    /// Threads of this name block at their next clock read after this number of reads.
+    /// A thread name and a number of clock reads. After that many reads, threads of this name block
+    /// at their next one.
     stalled: Option<(&'static str, u64)>,
     /// The number of threads that are blocked by `stalled`.
     waiting: usize,

@@ -30,13 +30,13 @@ pub fn assert_one_batch_passes(mut turns: Vec<Turn>) -> usize {
         let (earlier, later) = (&turns[..place], &turns[place + 1..]);
         assert!(later.iter().all(|turn| turn.id > writer.id), "a writer has passed a request");
         let by: Vec<usize> = (0..place).filter(|at| turns[*at].id > writer.id).collect();
-        // Only the newest request of each holder counts: a holder makes a request only after its
-        // earlier requests have ended.
+        // Of each holder only the newest request counts: when it was made, the earlier ones had
+        // ended.
         let ahead: BTreeMap<usize, u64> =
             earlier.iter().filter(|turn| turn.id < writer.id).map(|turn| (turn.holder, turn.id)).collect();
         let ahead = ahead.len() - usize::from(ahead.contains_key(&writer.holder));
         // A batch has at most one request of each reader, and at least one of these requests was
-        // ahead of the writer. So fewer requests than there are readers have passed the writer.
+        // ahead of the writer. So the requests that passed the writer are fewer than the readers.
         assert!(by.len() < readers.max(1), "{} readers have passed a writer", by.len());
         assert!(ahead + by.len() < all + readers, "a writer has waited for {ahead} and {}", by.len());
         if let Some(first) = by.first() {

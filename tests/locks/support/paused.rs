@@ -35,7 +35,7 @@ pub struct Set {
     clocks: Arc<Clocks>,
     /// The newest token that any holder has got.
     newest: AtomicU64,
-    /// The number of holders that are not finished.
+    /// The number of holders that have not finished all of their rounds.
     running: AtomicU64,
 }
 
@@ -91,7 +91,7 @@ impl Set {
         self.newest.fetch_max(token.to_u64(), Ordering::SeqCst);
     }
 
-    /// A holder has finished all of its rounds.
+    /// Called when a holder has finished all of its rounds.
     pub fn ends(&self) {
         self.running.fetch_sub(1, Ordering::SeqCst);
     }

@@ -38,8 +38,8 @@ pub fn names(engine: &dyn Engine) -> Vec<String> {
     names
 }
 
-/// The bytes of a row with one exclusive lease of an hour, in the format that the library's golden
-/// bytes fix.
+/// The bytes of a row with one exclusive lease of an hour. A test of the library compares this
+/// format with golden bytes.
 pub fn row_bytes(token: Timestamp, since_ms: u64) -> Vec<u8> {
     let mut bytes = vec![1, 1, 0, 253];
     bytes.extend(token.to_u64().to_le_bytes());

@@ -156,8 +156,8 @@ impl Script {
         self.waiting.push(Waiting { at, mode, leased, asking, cancel, since });
     }
 
-    /// Counts a request that was granted immediately, or was not granted. If `was_to_wait`, a
-    /// request that was not granted counts as a wait, too.
+    /// Counts a request that was granted immediately, or was not granted, which counts as a
+    /// timeout. If `was_to_wait`, a request that was not granted counts as a wait, too.
     fn answered(&mut self, at: usize, mode: LockMode, leased: bool, answer: Result<LockGuard, ()>, was_to_wait: bool) {
         let counted = self.of(mode);
         match answer {
@@ -185,7 +185,7 @@ impl Script {
         let (expired, guards): (Vec<_>, Vec<_>) = std::mem::take(&mut self.guards).into_iter().partition(has_expired);
         self.guards = guards;
         let ended = expired.len() as u64;
-        // `settle` drops their guards, which must not end another grant.
+        // `settle` drops the guards of these grants later. That must not end another grant.
         self.lost.extend(expired);
         self.expected.leases_expired += ended;
         self.expected.lost += ended;

@@ -10,7 +10,6 @@ const NAMES: usize = 100_000;
 const MOST_KIB: u64 = 40 * 1024;
 const ALONE: &str = "PERCOLITE_TEST_MANY_LOCKS";
 
-/// The resident memory of the process.
 fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();

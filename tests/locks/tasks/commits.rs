@@ -61,7 +61,7 @@ fn many_tasks_under_one_lock_see_each_other_and_share_syncs() {
 
 const KEYS: [&str; 3] = ["k", "l", "m"];
 
-/// A call that commits several rows.
+/// A call of `transact_with_lock` that commits several rows.
 fn call<'a>(world: &World, store: &'a AsyncStore, protocol: CommitProtocol) -> Steps<'a, Result<()>> {
     let rows = world.rows.clone();
     let work = move |txn: &mut Txn| KEYS.iter().try_for_each(|key| txn.put(&rows, key, "first"));

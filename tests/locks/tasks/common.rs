@@ -22,8 +22,8 @@ pub fn both_runtimes(blocking_threads: usize) -> [Runtime; 2] {
     })
 }
 
-/// Runs the test as a task of both runtimes, each with its own store in memory. A test that hangs
-/// fails.
+/// Runs the test as a task of each runtime in turn, with a new store in memory for each. A test
+/// that hangs fails.
 #[track_caller]
 pub fn on_both<F: Future<Output = ()>>(test: impl Fn(AsyncStore) -> F) {
     for runtime in both_runtimes(8) {
@@ -34,7 +34,7 @@ pub fn on_both<F: Future<Output = ()>>(test: impl Fn(AsyncStore) -> F) {
     }
 }
 
-/// Runs the test as a task of both runtimes, each with its own [`World`].
+/// Runs the test as a task of each runtime in turn, with a new [`World`] for each.
 #[track_caller]
 pub fn in_worlds<F: Future<Output = ()>>(test: impl Fn(World, AsyncStore) -> F) {
     for runtime in both_runtimes(8) {
@@ -48,7 +48,8 @@ pub fn in_worlds<F: Future<Output = ()>>(test: impl Fn(World, AsyncStore) -> F) 
     }
 }
 
-/// Runs the test on a thread inside both runtimes; the test polls its futures itself.
+/// Runs the test once for each runtime, on this thread and in the runtime's context. The test polls
+/// its futures itself.
 pub fn beside_worlds(test: impl Fn(&World, &AsyncStore)) {
     for runtime in both_runtimes(40) {
         let _inside = runtime.enter();
@@ -78,7 +79,6 @@ pub fn in_memory() -> InMemory {
     InMemory { store: Store::builder().open_in_memory(&memory).unwrap().into(), memory }
 }
 
-/// The lock name of the tests.
 pub const NAME: &str = "n";
 
 pub fn forever(options: LockOptions) -> LockOptions {
@@ -123,7 +123,6 @@ impl<'a, T> Steps<'a, T> {
         self.future.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self.wakes))))
     }
 
-    /// The number of wakes.
     pub fn wakes(&self) -> u64 {
         *self.wakes.count.lock().unwrap()
     }
@@ -205,7 +204,6 @@ pub fn assert_free(store: &AsyncStore, memory: &SimStorage) {
     eventually("no row is locked", || store.store().row_locks().unwrap().count() == 0);
 }
 
-/// Whether the name has a lease row.
 pub fn has_row(memory: &SimStorage, name: &str) -> bool {
     rows::has_row(&memory.exclusive_engine(), name)
 }

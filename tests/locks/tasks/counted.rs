@@ -59,7 +59,7 @@ struct Script {
     upgrading: Vec<Upgrading>,
     requests: u64,
     expected: LockStats,
-    /// The number of granted waits, by mode.
+    /// The number of requests that were granted after a wait, by mode.
     granted_later: [u64; 3],
     /// For each name, whether rows of expired leases are left for the next exclusive holder to
     /// delete.
@@ -164,7 +164,7 @@ impl Script {
         let (expired, held): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(has_expired);
         self.held = held;
         let ended = expired.len() as u64;
-        // `settle` drops their guards, which must not end another grant.
+        // `settle` drops the guards of these grants later. That must not end another grant.
         self.lost.extend(expired);
         self.expected.leases_expired += ended;
         self.expected.lost += ended;

@@ -16,11 +16,12 @@ use crate::hooked_store::{Worker, World, spawn};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Call {
-    /// Waits for a holder.
+    /// `lock_with`, which waits for another holder.
     Lock,
-    /// Waits for a holder whose commit is not durable.
+    /// `lock_with`, which waits for another holder, and then for that holder's commit to be
+    /// durable.
     LockBehindUnsyncedCommit,
-    /// Waits for a holder.
+    /// `lock_with` for a lease, which waits for another holder.
     LockWithLease,
     Upgrade,
     UpgradeOfLease,
@@ -110,7 +111,7 @@ fn taking(store: &AsyncStore, options: LockOptions) -> Calling<'_> {
 }
 
 const LEASE: Duration = Duration::from_secs(60);
-/// A blocked call does not proceed in this time.
+/// A call that is not woken for this time counts as blocked.
 const A_WHILE: Duration = Duration::from_millis(50);
 
 /// What blocks a call.
@@ -179,8 +180,8 @@ enum Progress {
     Finished,
 }
 
-/// Polls the call up to `polls` times, each time after a wake. With `woken` it also waits for the
-/// wake after the last poll. Calls `first` after the first poll.
+/// Polls the call up to `polls` times, each time but the first after a wake. With `woken` it also
+/// waits for the wake after the last poll. Calls `first` after the first poll.
 fn poll_until(
     steps: &mut Steps<'_, Result<()>>,
     polls: usize,
@@ -218,7 +219,7 @@ fn drop_at(call: Call, blocked_by: BlockedBy, polls: usize, woken: bool, runtime
         poll_until(&mut steps, polls, woken, timeout, || drop(behind))
     };
     if blocked_by == BlockedBy::Threads && call.mode_after().is_none() && (polls > 0 || own.is_none()) {
-        // A request that has not begun is removed immediately, not when a thread is free.
+        // The dropped call leaves no entry in the lock table, although no blocking thread is free.
         assert!(scene.world.store.lock_table().unwrap().entries.is_empty(), "{call:?} {polls} {woken}");
     }
     drop(holding);
@@ -255,7 +256,7 @@ fn dropping_at_any_poll_leaves_nothing_queued() {
                     polls += 1;
                 };
                 // A thread may finish its part before the next poll, so the call may need fewer
-                // polls.
+                // polls than `call.polls()`.
                 let finished = progress == Progress::Finished && (1..=call.polls()).contains(&polls);
                 assert!(finished || blocked_by != BlockedBy::Nothing, "{call:?} {progress:?} {polls}");
             }
@@ -271,7 +272,8 @@ fn dropping_a_blocked_call_leaves_nothing() {
             let by_threads = drop_at(call, BlockedBy::Threads, usize::MAX, false, &runtime);
             let by_sync = drop_at(call, BlockedBy::Sync, usize::MAX, false, &runtime);
             let [needs_a_thread, needs_a_sync] = match call {
-                // The first commit has its own thread, so only its sync can block the call.
+                // The holder's commit has a thread of the test, not of the runtime, so only its
+                // sync can block the call.
                 Call::LockBehindUnsyncedCommit => [false, true],
                 Call::Lock | Call::Upgrade => [false, false],
                 _ => [true, true],

@@ -133,7 +133,7 @@ fn leases_are_renewed_independently_of_the_runtime() {
         let _inside = runtime.enter();
         let store = in_memory();
         let guard = Steps::new(store.lock_with("n", lease(SHORT))).end().unwrap();
-        // No future is polled, and no thread of the runtime is free.
+        // No future is polled, and no blocking thread of the runtime is free.
         let _busy = Busy::begin(&runtime);
         assert!(!guard.guard().wait_lost(3 * SHORT));
         assert!(guard.entry().lease_remaining.unwrap() > Duration::ZERO);
@@ -172,7 +172,7 @@ fn a_late_renewal_is_lost() {
 
 #[test]
 fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
-    // Long enough for a busy machine to reach the renewal.
+    // Even on a busy machine this lease must not expire before the renewal begins.
     let time = Duration::from_secs(2);
     beside_worlds(|world, store| {
         for is_awaited in [true, false] {

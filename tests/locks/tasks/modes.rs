@@ -90,7 +90,7 @@ fn shared_waiters_are_granted_as_one_batch() {
     });
 }
 
-/// The number of shared holders of a name; -1 is an exclusive holder.
+/// The number of shared or semaphore holders of a name, or -1 for an exclusive holder.
 #[derive(Default)]
 struct Inside(AtomicI64);
 
@@ -123,7 +123,7 @@ async fn visit_at_random(store: AsyncStore, names: Arc<Vec<Inside>>, extra_polls
     for _ in 0..5000 {
         let number = dice.below(names.len() as u64) as usize;
         let name = number.to_string();
-        // Every second name is a semaphore.
+        // Even names are locked in shared mode, odd ones as semaphores, and both exclusively.
         let (options, exclusive, most) = match dice.below(3) {
             0 => (LockOptions::exclusive(), true, 0),
             _ if number.is_multiple_of(2) => (LockOptions::shared(), false, i64::MAX),

@@ -12,7 +12,7 @@ enum Step {
     /// One transaction. For each row: keyspace, key, and the length of the value to put; `None`
     /// deletes the row.
     Write(Vec<(usize, u8, Option<u16>)>),
-    /// A large transaction: keyspace, and a salt of its keys and values.
+    /// A large transaction: keyspace, and a number from which its keys and values are made.
     Large(usize, u8),
     Drop(usize),
     Truncate(usize),

@@ -21,7 +21,7 @@ use crate::progress::Progress;
 use crate::table;
 use crate::tuning::{Compression, Tuning};
 
-/// The advice after the error of a damaged base dump.
+/// Advice, which is added to the error of a damaged base dump.
 pub const BASE_HINT: &str = "name another base, or make a full dump";
 
 /// The options of `dump`.
@@ -193,8 +193,8 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     };
     let new_dir = NewDir::track(&args.store.path);
     let store = args.store.open_tuned(true, &args.tuning).inspect_err(|err| {
-        // The creation of the store has failed in this process: if another process were creating
-        // it, the error would be Busy.
+        // This process itself has begun to create the store, so the incomplete store may be
+        // removed. If another process were creating it, the error would be Busy.
         if Code::of(err) == Code::Failed && open::is_incomplete(&args.store.path) {
             new_dir.mark_created();
         }

@@ -85,8 +85,8 @@ fn man_page(command: clap::Command) -> Result<(String, String)> {
 }
 
 /// The sections of a page, from the text after the options. A paragraph whose first line ends with
-/// a colon is a section with that heading, and its lines are not filled; other paragraphs are
-/// notes.
+/// a colon is a section: that line is the heading, and the others keep their line breaks. All other
+/// paragraphs are notes.
 fn roff_sections(after_help: &str) -> String {
     let mut sections = Vec::new();
     let mut in_notes = false;

@@ -30,7 +30,7 @@ pub fn human_duration(duration: Duration) -> String {
         _ if duration.is_zero() => "0s".into(),
         0 => format!("{duration:.0?}"),
         1..1000 => format!("{}ms", duration.as_millis()),
-        // Truncated before formatting, so "3s" instead of "3.0s".
+        // Formatted without a precision, so that three seconds are "3s", not "3.0s".
         1000..10_000 => format!("{tenths:?}"),
         _ => format_duration(Duration::from_secs(duration.as_secs())),
     }

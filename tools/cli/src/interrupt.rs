@@ -44,7 +44,8 @@ impl Interrupt {
         if self.is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Maps the error of a call that a progress callback has cancelled; other errors stay the same.
+    /// The error of a call; if a progress callback has cancelled the call, the error of an
+    /// interrupt.
     pub fn map_error(err: percolite::Error, outcome: impl FnOnce() -> String) -> anyhow::Error {
         match err.kind() {
             ErrorKind::Cancelled(_) => Code::Interrupted.error(format!("interrupted; {}", outcome())),

@@ -21,7 +21,7 @@ impl Progress {
         progress
     }
 
-    /// Counts items of this kind (rows, row locks, cells); [`Progress::set`] may change the text.
+    /// Counts items of this kind (rows, row locks, cells); [`Progress::set`] may replace the word.
     pub fn items(what: &'static str) -> Self {
         let progress = Self(ProgressBar::new_spinner().with_message(what));
         progress.set_style("{spinner} {human_pos} {msg}, {rate}, {elapsed}");

@@ -126,7 +126,7 @@ impl ScanArgs {
         out.finish().and(printed)
     }
 
-    /// Calls `visit` for each row, up to the limit, until it fails.
+    /// Calls `visit` for each row, until `visit` fails or has seen `limit` rows.
     fn for_each(&self, rows: &mut Scan, limit: u64, mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
         let mut left = limit;
         if self.rev {

@@ -22,7 +22,8 @@ const MAX_WIDTH: u16 = 100;
 const MIN_WIDTH: u16 = 20;
 /// The minimal width of the primary's column.
 const MIN_PRIMARY_WIDTH: usize = 13;
-/// The width of the row lock table without its two columns of keys: contents, padding and borders.
+/// The width of the row lock table without the content of its two columns of keys: the content of
+/// the other three columns, and all padding and borders.
 const FIXED_WIDTH: u16 = 16 + 12 + 10 + 5 * 2 + 6;
 
 /// The maximum number of transactions in a row lock table.
@@ -95,7 +96,7 @@ pub struct RowLockTable {
     names: KeyspaceNames,
     encoding: Encoding,
     shown: BTreeMap<Timestamp, TxnLocks>,
-    /// The number of locks of transactions that are not shown.
+    /// How many locks belong to transactions that are not shown.
     other_locks: u64,
 }
 

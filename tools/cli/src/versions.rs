@@ -113,7 +113,8 @@ fn json_line(version: &Version, encodings: Encodings) -> Vec<u8> {
     })
     .to_string()
     .into_bytes();
-    // The fields of the value are appended as text, which keeps JSON values verbatim.
+    // The closing brace is removed, and the fields of the value are appended as text, which keeps
+    // JSON values verbatim.
     line.pop();
     write_value_fields(encodings.values, version.value.as_deref(), &mut line);
     line.extend_from_slice(b"}\n");

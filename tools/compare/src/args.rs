@@ -67,7 +67,7 @@ impl CommonArgs {
         };
         let size = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
         Conditions {
-            // A value starts with a number of eight bytes.
+            // A value has at least eight bytes, because it starts with a number of that size.
             value_bytes: size(self.value_size).max(8),
             cache_bytes: size(self.cache),
             write_buffer_bytes: size(self.write_buffers),

@@ -1,7 +1,7 @@
 //! `bare-log`: durable commits without a store, as an upper bound for every store.
 //!
-//! Each client submits log records, one after the other, as long as the record of a transfer, and
-//! waits until each is durable. A client that finds no sync in progress makes one itself. Clients
+//! Each client submits one log record after the other, each of the size that a transfer needs, and
+//! waits until it is durable. A client that finds no sync in progress makes one itself. Clients
 //! that submit during a sync sleep. When that sync has ended, one thread makes the next sync for
 //! all of them, and one call wakes them.
 //!

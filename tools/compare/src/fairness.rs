@@ -2,8 +2,8 @@
 //!
 //! From 1 to 256 clients make transfers between ten rows, and two bystanders make transfers between
 //! rows of their own. There are four requirements: 256 clients commit almost as many transfers per
-//! second as the number of clients that commits the most, no transaction needs many attempts, no
-//! client starves, and the bystanders are hardly slower.
+//! second as the best number of clients does, no transaction needs many attempts, no client
+//! starves, and the bystanders are hardly slower.
 //!
 //! The measurements run in [`crate::rounds`], so ratios are those within a round. The command also
 //! runs [`crate::stalls`], another kind of overload.
@@ -30,7 +30,7 @@ const MAX_ATTEMPTS: Bar = Bar::AtMost(3.0);
 const MIN_SLOWEST_SHARE: Bar = Bar::AtLeast(0.3);
 const MAX_BYSTANDER_SLOWDOWN: Bar = Bar::AtMost(2.0);
 
-/// What a value has to reach.
+/// The bound that a value has to meet.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bar {
@@ -62,7 +62,7 @@ pub struct Requirement {
     pub what: String,
     pub store: StoreKind,
     pub bar: Bar,
-    /// The values of the rounds; `None` if no round has one.
+    /// Median and range of the rounds that have a value; `None` if no round has one.
     pub value: Option<Spread>,
     pub met: bool,
     /// The first failure of the store.
@@ -291,9 +291,9 @@ mod tests {
         outcomes.add(ResultLine { spec: entry.spec(&fixtures::conditions(), 0), outcome });
     }
 
-    /// Whether each requirement is met if 256 clients have the metrics `overloaded`, and bystanders
-    /// beside them a p95 of `bystanding`. Fewer clients make 100 commits per second, and the
-    /// bystanders alone have a p95 of 1 ms.
+    /// Which requirements are met if 256 clients have the metrics `overloaded`, and the bystanders
+    /// beside them a p95 of `bystanding` microseconds. Any smaller number of clients makes 100
+    /// commits per second, and bystanders alone have a p95 of 1 ms.
     fn met(overloaded: Metrics, bystanding: f64) -> Vec<bool> {
         let mut outcomes = Outcomes::default();
         let store = StoreKind::Percolite;

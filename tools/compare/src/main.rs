@@ -182,7 +182,7 @@ fn run(command: Command) -> Result<u8> {
     }))
 }
 
-/// The exit code; `None` if the run was interrupted.
+/// Runs a command and returns the exit code; `None` if the run was interrupted.
 fn run_interruptible(command: Command) -> Result<Option<u8>> {
     match command {
         Command::Measure { .. } | Command::LockProbe { .. } | Command::WriteUntilKilled { .. } => Ok(Some(0)),

@@ -20,7 +20,7 @@ pub fn limit_memory(bytes: u64) -> Result<()> {
     setrlimit(Resource::Data, limit).context("cannot limit the memory")
 }
 
-/// Kills this process when its parent ends, because no process would read the result.
+/// Kills this process when its parent ends, because then no process would read the result.
 pub fn end_with_parent() -> Result<()> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn written_bytes_are_counted() {
         const BYTES: u64 = 32 << 20;
-        // The default temporary directory may be in memory.
+        // Not the default temporary directory: if it is in memory, no bytes are written to a disk.
         let dir = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
         let before = bytes_written(dir.path()).unwrap();
         fs::write(dir.path().join("file"), vec![7; usize::try_from(BYTES).unwrap()]).unwrap();

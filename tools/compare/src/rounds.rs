@@ -17,7 +17,7 @@ use crate::statistics::{Entry, Outcomes};
 
 /// The measurements of a run.
 pub struct Plan {
-    /// In the order of the request, each once.
+    /// Without duplicates, in the order in which they were requested.
     pub entries: Vec<Entry>,
     pub conditions: Conditions,
     pub rounds: u64,

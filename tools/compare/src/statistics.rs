@@ -58,7 +58,7 @@ impl Outcomes {
         (0..rounds).filter_map(|round| self.get(entry, conditions, round)?.metrics()).collect()
     }
 
-    /// The first failure.
+    /// The text of the first failure.
     pub fn failure(&self, entry: &Entry, conditions: &Conditions, rounds: u64) -> Option<&str> {
         (0..rounds).find_map(|round| match self.get(entry, conditions, round)? {
             Outcome::Failed(why) => Some(why.as_str()),
@@ -119,7 +119,8 @@ mod tests {
     }
 
     /// Each ratio compares two rates of the same round. To compare the median rates would mislead:
-    /// `other` has 5 and `one` has 2, though `other` is slower in two of the three rounds.
+    /// the medians are 5 for `other` and 2 for `one`, but in two of the three rounds `other` is
+    /// slower.
     #[test]
     fn ratios_are_within_rounds_against_the_best() {
         let mut outcomes = Outcomes::default();

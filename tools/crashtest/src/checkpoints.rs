@@ -1,8 +1,8 @@
 //! Checkpoints that are made while clients run.
 //!
-//! A checkpoint is a store once it has its marker file. A checkpoint that was interrupted before it
-//! had this file must be refused. One that opens must have everything that was acknowledged before
-//! its start, and is verified like a killed store.
+//! A checkpoint with a marker file must open as a store. One that was interrupted before it had
+//! this file must be refused. A store that opens must have everything that was acknowledged before
+//! the start of the checkpoint, and is verified like a killed store.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,8 @@ use crate::violation::Violation;
 pub struct Checkpoint {
     /// The number of the checkpoint.
     pub number: u64,
-    /// The client log at the start of the checkpoint, with all later requests and aborts.
+    /// The client log at the start of the checkpoint, with all later requests and aborts. Later
+    /// commits are not in it as committed, because the checkpoint may or may not have them.
     pub client_log: ClientLog,
     /// Whether the checkpoint was completed.
     pub done: bool,
@@ -29,8 +30,9 @@ pub fn checkpoint_path(store_dir: &Path, number: u64) -> PathBuf {
     store_dir.with_extension("checkpoints").join(number.to_string())
 }
 
-/// Whether the checkpoint in `store_dir` must be a store: it was completed, or has its marker file.
-/// Returns a violation if a completed one is missing, or if one without a marker file opens.
+/// Whether the checkpoint in `store_dir` must open as a store: it was completed, or has its marker
+/// file. Returns a violation if a completed checkpoint is missing, or if an interrupted one without
+/// a marker file opens.
 pub fn is_store(store_dir: &Path, checkpoint: &Checkpoint) -> Result<bool, Violation> {
     const INVARIANT: &str = "atomic checkpoint";
     let number = checkpoint.number;

@@ -5,9 +5,9 @@
 //! [`ClientLog::resolve_unknown`] reads each such transaction's *marker*: a row that only this
 //! transaction writes. So the log gets the timestamp of a commit even if its client got no answer.
 //!
-//! A crash that loses unsynced data may take back what some clients saw: reads of a transaction
-//! without an answer, and buffered commits. [`ClientLog::allow_loss`] makes the checker expect
-//! everything but these.
+//! A crash that loses unsynced data may undo acknowledged buffered commits. It may also undo what a
+//! transaction has read, unless the transaction was acknowledged as durable.
+//! [`ClientLog::allow_loss`] makes the checker expect everything but these.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ impl Entry {
         self.txn.commit_ts.is_none() && self.txn.outcome != Outcome::Aborted && self.writes().next().is_some()
     }
 
-    /// Drops unacknowledged reads, which may have shown data that a crash lost.
+    /// Removes all operations but writes: a crash may have lost what the transaction has read.
     fn drop_reads(&mut self) {
         self.txn.ops.retain(|op| matches!(op, Op::Write(..)));
     }
@@ -96,13 +96,13 @@ impl ClientLog {
         }
     }
 
-    /// Records a crash under a number, which is its position among the transactions.
+    /// Records a crash. In the history it precedes the transactions with a higher number.
     pub fn record_crash(&mut self, number: u64) {
         self.crashes.push(number);
     }
 
-    /// Removes transactions that began above `ts`, for a checkpoint that hands out the timestamps
-    /// above `ts` again.
+    /// Removes the transactions that began above `ts`, so that they are not confused with those of
+    /// a store from a checkpoint, which hands out the timestamps above `ts` again.
     pub fn truncate_above(&mut self, ts: Timestamp) {
         self.entries.retain(|_, entry| entry.txn.start_ts.unwrap_or(entry.txn.read_ts) <= ts.to_u64());
     }
@@ -117,8 +117,9 @@ impl ClientLog {
         self.entries.values()
     }
 
-    /// Withdraws the commits and reads above `durable_ts` that a crash of `incarnation` may lose,
-    /// because they were not acknowledged as durable.
+    /// Makes the log allow for a crash of `incarnation`. Of the transactions that were not
+    /// acknowledged as durable, commits above `durable_ts` become unknown, and reads at timestamps
+    /// above it are removed.
     pub fn allow_loss(&mut self, incarnation: u32, durable_ts: Timestamp) {
         let durable_ts = durable_ts.to_u64();
         for entry in self.entries.values_mut().filter(|entry| entry.incarnation == incarnation) {
@@ -127,8 +128,8 @@ impl ClientLog {
                 continue;
             }
             let writes = entry.writes().next().is_some();
-            // An acknowledged commit has no timestamp if its client could not read it before the
-            // crash.
+            // An acknowledged commit has no timestamp if the crash came before its client had read
+            // the timestamp.
             let without_ts = writes && entry.txn.outcome == Outcome::Committed;
             if entry.txn.commit_ts.map_or(without_ts, |ts| ts > durable_ts) {
                 // A buffered commit was acknowledged but may be lost. Its outcome is looked up

@@ -1,8 +1,8 @@
 //! Invariant: a read of a counter shows every increment that was committed before the read, and
 //! besides these at most increments of unknown outcome.
 //!
-//! The checker checks each read by itself. This check counts increments in the client log: those
-//! committed at or below the timestamp of the read, and those of unknown outcome.
+//! Increments are counted in the client log: those committed at or below the timestamp of the read,
+//! and those of unknown outcome.
 
 use crate::client_log::ClientLog;
 use crate::history::{Op, Outcome, Transaction};

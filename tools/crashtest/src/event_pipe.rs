@@ -36,13 +36,13 @@ const STOP_DELAY: Duration = Duration::from_millis(2);
 pub enum Event {
     /// The store is open.
     Ready,
-    /// See [`Recorder::record_commit`].
+    /// A commit is about to be requested: the number and the entry of its transaction.
     CommitRequested(u64, Box<Entry>),
-    /// See [`Recorder::record_answer`].
+    /// A client got the answer to the commit request of the transaction with this number.
     CommitAnswered(u64, Answer),
     /// Everything at or below this timestamp is durable.
     Durable(u64),
-    /// The number of large commits so far.
+    /// The number of commits of large transactions so far.
     LargeCommits(u64),
     /// A checkpoint is about to be made.
     CheckpointStarted(u64),
@@ -52,11 +52,13 @@ pub enum Event {
     RestoreStarted(u64),
     /// The dump is restored.
     RestoreDone(u64),
-    /// A client got an error other than a conflict.
+    /// A call of a client, or the opening or closing of the store, failed with an error that is not
+    /// a conflict.
     Failed(Call),
     /// A call that was made after a `Failed`, with its result.
     CallAfterFailure(Call),
-    /// The length of the log of `strace` when all clients had ended; a last durable commit follows.
+    /// The length of the log of `strace` after all clients had ended and before a last durable
+    /// commit.
     FaultLogLength(usize),
     /// All work is done.
     Done,
@@ -143,7 +145,7 @@ impl EventRecorder for PipeRecorder {
     }
 }
 
-/// Writes an event as one line, in one write.
+/// Writes an event as one line. Exits if this fails.
 fn write_line(out: &mut io::StdoutLock<'_>, event: &Event) {
     let written = serde_json::to_vec(event).map_err(io::Error::from).and_then(|mut line| {
         line.push(b'\n');
@@ -168,19 +170,20 @@ pub struct Received {
     pub ready: bool,
     /// The newest durable timestamp.
     pub durable_ts: u64,
-    /// The number of large commits.
+    /// The number of commits of large transactions.
     pub large_commits: u64,
     /// Checkpoints that were started.
     pub checkpoints: Vec<Checkpoint>,
     /// Dumps that were restored.
     pub restores: Restores,
-    /// Errors of clients.
+    /// Calls that failed with an error that is not a conflict.
     pub failed: Vec<Call>,
     /// Calls that were made after an error, with their results.
     pub calls_after_failure: Vec<Call>,
     /// Events of named locks.
     pub lock_events: Vec<LockEvent>,
-    /// The length of the log of `strace` before the last commit was requested.
+    /// The length of the log of `strace` after all clients had ended and before a last durable
+    /// commit.
     pub fault_log_length: usize,
     /// Whether all work is done.
     pub done: bool,
@@ -190,7 +193,7 @@ pub struct Received {
     pub killed_at: Option<KillAt>,
     /// Visits of crash points.
     pub visits: Visits,
-    /// Whether acknowledgements are ignored from here on.
+    /// Whether later events that acknowledge something are ignored. Set just before a power cut.
     pub ignore_answers: bool,
     /// When the last event arrived.
     last: Option<Instant>,
@@ -212,8 +215,8 @@ impl Received {
                 if self.ignore_answers => {}
             Event::CommitAnswered(number, answer) => {
                 self.acknowledged += u64::from(is_commit(&answer));
-                // Only an abort is recorded for checkpoints: a commit after the start of a
-                // checkpoint may be in the checkpoint or not.
+                // Of the answers, checkpoints record only aborts: a commit that is acknowledged
+                // after the start of a checkpoint may be in the checkpoint or not.
                 let is_over = answer.outcome == Outcome::Aborted;
                 self.checkpoints
                     .iter_mut()
@@ -234,8 +237,8 @@ impl Received {
             Event::RestoreStarted(number) => self.restores.start(number),
             Event::RestoreDone(number) => self.restores.acknowledge(number),
             Event::Durable(ts) => self.durable_ts = self.durable_ts.max(ts),
-            // After a power cut, what the store answered about a lock no longer counts, neither a
-            // grant nor a loss. Requests and attempts still do.
+            // After a power cut these answers of the store about locks do not count, not even that
+            // a grant was lost. Requests and attempts still do.
             Event::Lock(
                 LockEvent::Granted { .. }
                 | LockEvent::Renewed { .. }
@@ -265,7 +268,8 @@ pub struct ChildMonitor {
 }
 
 impl ChildMonitor {
-    /// Starts a process and its reader thread; events are added to `client_log`.
+    /// Starts a process, and a thread that receives its events. Its transactions are added to
+    /// `client_log`.
     ///
     /// # Errors
     /// The process cannot be started.

@@ -22,8 +22,8 @@ static CODE: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 pub fn watch() -> io::Result<()> {
     let is_second = Arc::new(AtomicBool::new(false));
     for (signal, code) in [(SIGINT, 130), (SIGTERM, 143)] {
-        // The order matters: at the first signal the conditional shutdown must run before the flag
-        // is set, so that only the second signal ends the program.
+        // The shutdown is registered before the flag, so that each signal checks `is_second` before
+        // it sets it. So only the second signal ends the program.
         flag::register_conditional_shutdown(signal, code, Arc::clone(&is_second))?;
         flag::register(signal, Arc::clone(&is_second))?;
         flag::register_usize(signal, Arc::clone(&CODE), usize::try_from(code).unwrap_or_default())?;

@@ -43,7 +43,7 @@ pub struct LayerArgs {
 }
 
 impl LayerArgs {
-    /// The small run, from the first seed.
+    /// The options of a quick run, from seed 1.
     pub fn quick() -> Self {
         Self { quick: true, seed: 1, ..Self::default() }
     }
@@ -73,8 +73,8 @@ pub struct RunClock {
 }
 
 impl RunClock {
-    /// Whether there is time for another case. A run without a time limit ends after `enough`
-    /// cases.
+    /// Whether another case may start after `done` cases: until the time limit or, without one,
+    /// until there are `enough` cases.
     pub fn allows(&self, done: u64, enough: u64) -> bool {
         self.limit.map_or(done < enough, |limit| self.started.elapsed() < limit)
     }
@@ -151,7 +151,7 @@ pub fn save_failure_with(
     Failure { replay, violations, saved_in: dir }
 }
 
-/// Copies a directory with its subdirectories. Files may be written meanwhile.
+/// Copies a directory with its subdirectories.
 ///
 /// # Errors
 /// I/O errors.

@@ -28,8 +28,8 @@ pub struct LayerResult {
     pub unacknowledged_commits: u64,
     /// Visits by environment and crash point.
     pub visits: Counts,
-    /// Hits, by environment and crash point or by error and fault site: how often a process was
-    /// killed at the point, or a call failed at the site.
+    /// How often a process was killed at a crash point, by environment and point; and how often an
+    /// error or a kill was injected at a fault site, by error and site.
     #[serde(default)]
     pub hits: Counts,
     /// How much of the case list was run, if the layer has one.
@@ -51,7 +51,7 @@ pub struct LayerResult {
 /// Progress through a case list that may be longer than one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableProgress {
-    /// Cases run; more than `total` after a complete pass.
+    /// Cases run; above `total` if the list was run again from its beginning.
     pub done: u64,
     /// Cases in the list.
     pub total: u64,
@@ -92,12 +92,12 @@ impl LayerResult {
         self.not_run.iter().cloned().chain(part).collect()
     }
 
-    /// Counts a hit.
+    /// Counts a hit. `kind` is the environment of a crash point, or the error at a fault site.
     pub fn count_hit(&mut self, kind: &str, point: &str) {
         *self.hits.entry(kind.into()).or_default().entry(point.into()).or_default() += 1;
     }
 
-    /// How often a point was hit.
+    /// How often a point was hit; `kind` as for [`Self::count_hit`].
     pub fn hits_at(&self, kind: &str, point: &str) -> u64 {
         self.hits.get(kind).and_then(|points| points.get(point)).copied().unwrap_or_default()
     }

@@ -75,7 +75,7 @@ impl Layer {
         Self::ALL.iter().copied().find(|layer| layer.name() == name)
     }
 
-    /// After how many runs without a failure `replay` stops. With real threads and processes a case
+    /// How often `replay` runs a case that does not fail. With real threads and processes a case
     /// determines the situation but not the schedule, so one run proves little.
     pub fn tries_of_a_replay(self) -> usize {
         match self {

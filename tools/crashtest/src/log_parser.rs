@@ -108,7 +108,8 @@ pub fn frames(segment: &[u8]) -> Vec<Frame> {
     frames
 }
 
-/// The end of the last valid frame; 0 without a valid header.
+/// The end of the last valid frame. Without frames it is the end of the headers; without a valid
+/// header it is 0.
 pub fn valid_length(segment: &[u8]) -> usize {
     let start = if header(segment).is_some() { FRAMES_AT } else { 0 };
     frames(segment).last().map_or(start, Frame::end)
@@ -129,7 +130,7 @@ fn checksum(segment: &[u8], header: &Header, frame: &Frame) -> u32 {
     crc32c::crc32c(&[&header.salt.to_le_bytes(), &(frame.offset as u64).to_le_bytes(), rest].concat())
 }
 
-/// What a replay must find in a log if none of its frames are in the tables.
+/// What a store that replays a log must find in it, if none of its frames are in the tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplayResult {
     /// The last sequence that can be replayed.
@@ -183,7 +184,8 @@ fn next_whole(segment: &[u8], header: &Header, from: usize) -> Option<Frame> {
     (from..segment.len()).step_by(ALIGNMENT).find_map(|at| frame_at(segment, header, at))
 }
 
-/// Rewrites the frames as if no frame above `durable` had been synced when they were written.
+/// Lowers the durable sequence in each frame to `durable` at most, as if no later sequence had been
+/// synced when the frame was written.
 pub fn cap_durable_sequence(segment: &mut [u8], durable: u64) {
     let Some(header) = header(segment) else { return };
     for frame in frames(segment) {

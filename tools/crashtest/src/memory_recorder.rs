@@ -7,8 +7,8 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::client::Recorder;
 use crate::client_log::{Answer, ClientLog, Entry};
 
-/// How many ticks one incarnation may use. The next incarnation starts above these ticks, even if
-/// events of this incarnation were lost.
+/// How many ticks, the readings of [`Recorder::now`], one incarnation may use. The next incarnation
+/// starts above them, however many were used.
 const TICKS_PER_INCARNATION: u64 = 1 << 32;
 
 /// The first tick of an incarnation.

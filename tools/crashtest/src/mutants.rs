@@ -30,8 +30,8 @@ pub const QUICK_MUTANTS: &[Mutant] = &[
     Mutant::ResolveDropsStatus,
 ];
 
-/// Mutants that only unit tests of the library find. The log's own refusal after a failure cannot
-/// be reached from a layer, because the storage above it refuses first.
+/// Mutants that only unit tests of the library find. `AppendsAfterFailure` lets the log write after
+/// a failure, but no layer gets there: the storage above the log refuses first.
 pub const UNIT_TEST_ONLY: &[Mutant] = &[Mutant::AppendsAfterFailure];
 
 /// The interval between two checks whether a process has ended.

@@ -70,9 +70,9 @@ pub enum LeftState {
     TxnRecords,
     /// Locks.
     Locks,
-    /// Locks of a transaction that is rolled back.
+    /// Locks of a transaction that recovery must roll back.
     RollBack,
-    /// Locks of a transaction that is rolled forward.
+    /// Locks of a transaction that recovery must roll forward.
     RollForward,
     /// The row of a lease.
     Lease,
@@ -98,7 +98,8 @@ impl LeftState {
         }
     }
 
-    /// What an incarnation leaves if the store contained `before` when it began.
+    /// What a process leaves that is killed at a point with this state in the table, if the store
+    /// contained `before` when the process began.
     #[must_use]
     pub fn after(self, before: Self) -> Self {
         if self == Self::Unchanged { before } else { self }
@@ -142,7 +143,7 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// The gaps as violations of the harness.
+    /// The gaps as violations.
     pub fn violations(&self) -> Vec<Violation> {
         let missed =
             self.missed.iter().map(|(environment, point)| format!("{} was never hit ({environment})", point.name()));
@@ -226,7 +227,7 @@ pub fn find_gaps(hits: &BTreeMap<Environment, BTreeMap<CrashPoint, u64>>) -> any
     Ok(gaps)
 }
 
-/// Compares the visits and hits of all layers with the tables.
+/// Compares the visits and hits of all layers with the tables of crash points and fault sites.
 ///
 /// # Errors
 /// An invalid table.
@@ -238,8 +239,8 @@ pub fn all_gaps(layers: &[LayerResult]) -> anyhow::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Compares one layer with the tables. A visit against the table is always a gap. A point that was
-/// not hit is one only after a complete pass through the case list.
+/// Compares one layer, except the simulation, with the tables. A visit that the table excludes is
+/// always a gap. A point without a hit is a gap only after a complete pass through the case list.
 ///
 /// # Errors
 /// An invalid table.
@@ -363,7 +364,6 @@ mod tests {
         assert_eq!(found.violations().len(), 2);
     }
 
-    /// The points of the README's table of requested kill points.
     #[test]
     #[cfg(feature = "rocks")]
     fn requested_kill_points_have_existing_names() {

@@ -13,7 +13,7 @@ use crate::key_encoding::{decode_key, encode_key};
 use crate::rng::SeededRng;
 use crate::value_encoding::{WriteId, decode_value, encode_value};
 
-/// The least length of a long value: enough for the data column.
+/// The minimum length of the padding of a long value: enough for the data column.
 const SEPARATE_VALUE_BYTES: usize = 300;
 
 /// See the [module](self).
@@ -112,8 +112,8 @@ impl<'a> RecordedTxn<'a> {
             (Bound::Excluded(encode_key(last)), last.to_owned())
         };
         let scan = self.txn.range(self.rows, (start, end));
-        // With both bounds excluded, a range from a row to itself would end before it begins: it is
-        // empty.
+        // `to` may be below `from`, as when `first` equals `last` and both are excluded. Then the
+        // range is empty.
         let to = to.max(from.clone());
         self.read(scan, from, Some(to))
     }

@@ -19,11 +19,12 @@ use percolite::{Builder, DumpHeader, DumpOptions, Error, KeyspaceId, OnExisting,
 use crate::key_encoding::{decode_key, encode_key};
 use crate::violation::Violation;
 
-/// Keyspaces of a full dump.
+/// The number of keyspaces in a full dump.
 const KEYSPACES: usize = 4;
-/// The history that an increment needs: longer than any run.
+/// The history retention of the dumped store, longer than any run: an increment is made from
+/// history.
 const HISTORY: Duration = Duration::from_secs(24 * 3600);
-/// The rows of a keyspace in the layers with real processes; they fit one block of a dump.
+/// The rows of a keyspace in the layers with real processes.
 pub const MANY_ROWS: usize = 400;
 /// The rows of a keyspace in the simulation.
 pub const FEW_ROWS: usize = 3;
@@ -86,7 +87,7 @@ impl Restores {
 
 /// Restores the full dump of this number, with this many rows a keyspace, and its increment. The
 /// dumps are of another store, made by `builder`. The commits of that store visit crash points,
-/// too, so `builder` must use the commit protocol of `store`.
+/// too. They count for the environment of `store`, so `builder` must use the same commit protocol.
 ///
 /// # Errors
 /// Errors of the restore.
@@ -110,7 +111,7 @@ fn dumps(builder: Builder, number: u64, rows: usize) -> Result<[Vec<u8>; 2], Err
     Ok([full, increment])
 }
 
-/// Makes the changes of the increment: see [`changed_rows_of`].
+/// Makes the changes of the increment; [`changed_rows_of`] has the rows that result.
 fn change(store: &Store, number: u64, rows: usize) -> Result<(), Error> {
     let keyspace = store.keyspace("restored 0")?;
     store.transact(|txn| {
@@ -159,7 +160,7 @@ fn value(number: u64, row: usize) -> String {
     format!("{number}/{row}{}", if row.is_multiple_of(LONG_VALUE_EVERY) { "x".repeat(300) } else { String::new() })
 }
 
-/// The violation that rows are left in keyspaces without a name.
+/// The violation if rows are left in these keyspaces, which have no name.
 pub fn orphaned_keyspaces(keyspaces: &BTreeSet<KeyspaceId>) -> Violation {
     Violation::new(ATOMIC_RESTORE, format!("rows are left in keyspaces without a name: {keyspaces:?}"))
 }

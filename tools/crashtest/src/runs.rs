@@ -96,7 +96,8 @@ pub fn soak(args: &SoakArgs, save: &dyn Fn(&RunReport) -> anyhow::Result<()>) ->
         // Continue the layer's case list where its last time slice ended.
         let layer_result = report.layers.iter().find(|layer_result| layer_result.layer == layer.name());
         let skip = layer_result.and_then(|layer_result| layer_result.progress).unwrap_or_default().done;
-        // Seeds of one time slice are consecutive; time slices are far apart.
+        // A layer derives the seeds of its cases from this one. It is random, so time slices hardly
+        // ever repeat a seed.
         let args =
             LayerArgs { seed: rng.bits() >> 8, time: Some(time_slice(layer).min(left)), skip, ..LayerArgs::default() };
         report.add(layer.run(&args)?);
@@ -142,7 +143,6 @@ impl Drop for CpuLoad {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // The thread returns nothing.
             let _ = thread.join();
         }
     }

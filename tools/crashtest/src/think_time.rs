@@ -1,5 +1,5 @@
-//! A workload with think time before commits, so that GC, recovery and other commits come in
-//! between.
+//! A workload with think time between the operations of a transaction and its commit, in which GC,
+//! recovery and other commits may come.
 
 use std::time::Duration;
 

@@ -44,7 +44,7 @@ pub fn body(shown: &str) -> &str {
     shown.split('|').next().unwrap_or_default()
 }
 
-/// Describes the write of a value from a history.
+/// Describes who wrote a value from a history.
 pub fn writer(shown: &str) -> String {
     let write_id = shown.split('|').nth(1).unwrap_or_default();
     match write_id.split('.').collect::<Vec<_>>()[..] {

@@ -42,8 +42,8 @@ pub const SMALL_STORE: DirectoryOptions = DirectoryOptions {
     accept_data_loss: None,
 };
 
-/// What earlier restores have left is deleted within this real time. The store's clock runs
-/// [`CLOCK_SPEED`] times as fast.
+/// The store must delete what earlier restores have left within this real time. On the store's
+/// clock this is [`CLOCK_SPEED`] times as long.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(20);
 const CLOCK_SPEED: u32 = 50;
 
@@ -58,7 +58,7 @@ pub struct StoreUnderTest<'a> {
     pub workload: &'static dyn Workload,
     /// The configuration of its clients.
     pub config: ClientConfig,
-    /// The incarnation of the verification, above all others.
+    /// The number of the verification as an incarnation: above all earlier ones.
     pub incarnation: u32,
     /// Timestamps of acknowledged commits, including those that the crash may have lost.
     pub acknowledged: &'a BTreeMap<u64, u64>,
@@ -66,7 +66,7 @@ pub struct StoreUnderTest<'a> {
     pub lock_events: &'a [LockEvent],
     /// Whether to open the store a second time.
     pub reopen: bool,
-    /// The id of a data loss to accept.
+    /// The fingerprint of a data loss to accept.
     pub accept_loss: Option<u64>,
 }
 
@@ -77,7 +77,7 @@ pub struct StoreReport {
     pub resolved_log: ClientLog,
     /// The client log with the transactions of the verification.
     pub client_log: ClientLog,
-    /// Commits without an acknowledgement that were found.
+    /// How many commits were found whose client had no acknowledgement.
     pub unacknowledged_commits: u64,
     /// How many locks were left.
     pub locks: u64,
@@ -91,7 +91,7 @@ pub struct StoreReport {
     pub open_error: Option<Error>,
 }
 
-/// Opens a directory as the engine of a store, whose columns can be read as well.
+/// Opens a directory as the engine of a store. `storage()` of this engine reads the columns.
 ///
 /// # Errors
 /// Errors of opening.
@@ -214,8 +214,8 @@ impl EventRecorder for LockEventLog {
     }
 }
 
-/// Checks the leases that were left, resolves the unknown commits under locks, and checks the whole
-/// lock history. Afterwards no lock is held.
+/// Checks the leases that were left, looks up the commits under locks whose outcome is unknown, and
+/// checks the whole lock history. Afterwards no lock is held.
 fn verify_locks(
     target: &StoreUnderTest<'_>,
     event_log: &LockEventLog,
@@ -293,9 +293,10 @@ fn open_and_digest(target: &StoreUnderTest<'_>) -> Result<u64, Error> {
     Ok(digest(engine.storage(), &keyspaces)?)
 }
 
-/// Opens a store that this process has just closed. A process that another case has forked may hold
-/// the open files, and so the store's lock, until it calls `exec`, so a held lock is tolerated for
-/// a while. The first opening tolerates none: before it the store was not open in this process.
+/// Opens a store that this process has just closed. A process that another case has forked
+/// meanwhile may hold the open files, and so the store's lock, until it calls `exec`. So a held
+/// lock is tolerated for a while. At a first opening it is not: no fork can have open files of the
+/// store then.
 fn reopen(store_dir: &Path) -> Result<Arc<DirectoryEngine>, EngineError> {
     let started = Instant::now();
     loop {

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::checker::Report;
 
-/// The invariant that every version has its value and every value its version.
+/// The name of the invariant that the columns fit together: for example, every value has its
+/// version.
 pub const STRUCTURE: &str = "structure";
 
 /// A violation of one invariant. See the [module](self).

@@ -79,8 +79,8 @@ fn an_idle_log_gets_one_noop_frame_and_a_failed_one_none() {
 
 #[test]
 fn incarnations_killed_before_a_flush_do_not_grow_the_log() {
-    // Each incarnation writes less than twice the memtable limit of 3,000 bytes, so a write never
-    // has to flush: 4,000 bytes, or hardly anything.
+    // The memtable limit is 3,000 bytes. Each incarnation writes 4,000 or 10 bytes, less than twice
+    // the limit, so no write has to flush.
     for bytes in [4_000, 10] {
         let mut model = Model::new(5);
         let mut segments_most = 0;
@@ -179,8 +179,8 @@ fn a_read_error_of_the_log_does_not_stop_salvage() {
     assert!(incomplete > 3, "{incomplete} read errors were noted");
 }
 
-/// Writes one batch for each number, which sets a cell to this number. Returns the numbers, each
-/// with a snapshot that was opened after its batch.
+/// For each number, writes a batch that sets the cell `a` to the number, and then opens a snapshot.
+/// Returns each snapshot with its number.
 fn snapshots_of(storage: &Store, numbers: std::ops::Range<u8>) -> Vec<(Snapshot, u8)> {
     let write = |number| {
         let mut batch = storage.new_batch(0);

@@ -79,7 +79,8 @@ pub fn kill_in_commit(path: &Path, kill_at: KillPoint, txn: &PlannedTxn) -> Resu
     let mut stdin = child.0.stdin.take().ok_or_else(|| anyhow!("the child has no standard input"))?;
     let stdout = child.0.stdout.take().ok_or_else(|| anyhow!("the child has no standard output"))?;
     let task = json!({ "after": kill_at == KillPoint::AfterCommitPoint, "txn": txn.to_json() });
-    // Writing fails if the child has already ended. Its empty output shows that below.
+    // Writing fails if the child has already ended. Then its output is empty, which is an error
+    // below.
     let _ = writeln!(stdin, "{task}");
 
     let (sender, receiver) = mpsc::channel();

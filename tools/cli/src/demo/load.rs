@@ -22,9 +22,9 @@ const PLAIN_PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What to load.
 pub struct LoadOptions {
-    /// See `--key-field`.
+    /// The field of the key, if `--key-field` names one.
     pub key: Option<String>,
-    /// See `--index-field`.
+    /// The indexed field, if `--index-field` names one.
     pub index: Option<String>,
     /// At most this many records are loaded.
     pub rows: u64,

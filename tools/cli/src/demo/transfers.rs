@@ -42,7 +42,7 @@ pub struct Outcome {
     pub elapsed: Duration,
     /// Attempts that had a conflict.
     pub conflicts: u64,
-    /// Retried attempts.
+    /// Attempts of `transact` after the first.
     pub retries: u64,
     /// Syncs of the WAL.
     pub syncs: u64,

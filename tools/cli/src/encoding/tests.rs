@@ -69,8 +69,9 @@ proptest! {
     fn decoding_an_argument_never_panics(bytes: Vec<u8>, text: String) {
         for encoding in ENCODINGS {
             for argument in [OsStr::from_bytes(&bytes), OsStr::new(&text)] {
-                // Hex and base64 are displayed as the argument, except for the case of hex digits.
-                // JSON that is displayed decodes to the same bytes.
+                // For hex and base64, the decoded bytes are displayed as they were in the argument,
+                // except for the case of hex digits. For JSON, what is displayed decodes to the
+                // same bytes again.
                 match encoding.decode_arg(argument) {
                     Ok(read) if encoding == Encoding::Text => assert_eq!(read, argument.as_bytes()),
                     Ok(read) if encoding == Encoding::Json => assert_eq!(encoding.decode_arg(OsStr::new(&encoding.display(&read))).unwrap(), read),

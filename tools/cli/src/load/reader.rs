@@ -71,7 +71,7 @@ pub enum Batch {
     },
     /// The rest of the input cannot be read.
     Failed(anyhow::Error),
-    /// The input has only this many records, fewer than the ones to skip.
+    /// The input has only this many records, fewer than were to be skipped.
     FewerThanSkip {
         records: u64,
     },

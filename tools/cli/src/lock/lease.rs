@@ -76,7 +76,7 @@ impl Lease<'_> {
         }
     }
 
-    /// Renews the lease, which does not expire before `expires_at`.
+    /// Renews the lease. `expires_at` is the earliest time at which its current term may expire.
     fn renew(&self, expires_at: Instant) -> Result<Renewed> {
         let store = match self.dir.try_open(Store::builder())? {
             StoreOrBusy::Store(store) => store,

@@ -110,9 +110,9 @@ fn supervise(child: &mut Child, signals: &Signals) -> Result<CommandExit> {
     }
 }
 
-/// Releases the lock, which does not expire before `expires_at`. `ended_at` is the end of the
-/// command, if it ran. A failure only prints a warning, because the exit code is that of the
-/// command.
+/// Releases the lock; `expires_at` is the earliest time at which its lease may expire. `ended_at`
+/// is the end of the command, if it ran. A failure only prints a warning, because the exit code is
+/// that of the command.
 fn release(lease: &Lease<'_>, expires_at: Instant, ended_at: Option<Instant>, signals: &Signals) {
     let left = || expires_at.saturating_duration_since(Instant::now());
     let Lease { name, token, .. } = lease;

@@ -9,7 +9,8 @@ use crate::table;
 
 /// The maximum number of row locks in a table.
 const MAX_ROW_LOCKS: usize = 12;
-/// A status lists at most this many row locks, held named locks, and waiting requests.
+/// The lists of a status (row locks, held named locks, waiting requests) have at most this many
+/// entries each.
 const STATUS_LIST_MAX: usize = 100;
 
 /// The held named locks, and the requests that have waited longest; at most `limit` of each.

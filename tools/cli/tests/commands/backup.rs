@@ -191,8 +191,8 @@ fn increments_follow_their_base_only() {
     let report = &sandbox.json("dump --base sunday.dump shop monday.dump --json")[0];
     let deleted_rows = &report["deleted_rows"];
     assert_eq!((&report["rows"], deleted_rows, &report["since_ts"]), (&2.into(), &1.into(), &full["read_ts"]));
-    // The same increment, since a timestamp instead of a base. The next increment goes to standard
-    // output.
+    // The same increment again, but with the timestamp `since` instead of --base. The increment
+    // that follows it goes to standard output.
     let since = full["read_ts"].as_str().unwrap();
     let report = sandbox.ok(&format!("dump --since {since} shop by-time.dump"));
     assert!(report.starts_with("dumped the changes of 1 keyspace, 2 rows, 1 deleted row, "), "{report}");

@@ -71,8 +71,8 @@ fn an_interrupted_load_names_the_record_to_resume_at() {
     let mut child = sandbox.command(line).stdin(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let rows = |from: u32, to: u32| (from..to).map(|n| format!("{n:04},x\n")).collect::<String>();
-    // The input of the third transaction is incomplete, so the interrupt arrives while the load
-    // waits for input.
+    // The third transaction gets 5 of its 10 rows, so the interrupt arrives while the load waits
+    // for input.
     input.write_all(rows(0, 25).as_bytes()).unwrap();
     input.flush().unwrap();
     std::thread::sleep(Duration::from_millis(1500));
@@ -181,7 +181,7 @@ fn options_of_another_format_are_refused() {
     sandbox
         .with_input("load shop fruit --key-field id", "a\t1\n")
         .fails(2, "standard input is read as TSV: --key-field is for JSON objects");
-    // An empty input, as of a filter without matches, is not read as columns.
+    // An empty input, as of a filter without matches, has no format, so --key-field is accepted.
     sandbox.with_input("load shop fruit --key-field id", "").succeeds();
     assert_eq!(sandbox.ok("scan shop fruit --count"), "2\n");
 }
@@ -215,7 +215,7 @@ fn load_from_a_silent_pipe_can_be_interrupted() {
     let sandbox = Sandbox::with_shop();
     let made = std::process::Command::new("mkfifo").arg(sandbox.path().join("pipe")).status().unwrap();
     assert!(made.success());
-    // The pipe has no writer.
+    // The pipe has no writer, so the program waits in opening it until the interrupt.
     sandbox.interrupted("load shop fruit pipe").fails(130, "interrupted; nothing was loaded");
     sandbox.interrupted("restore copy pipe").fails(130, "interrupted; nothing was restored");
     assert!(!sandbox.path().join("copy").exists());

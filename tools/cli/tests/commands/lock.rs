@@ -117,7 +117,7 @@ fn a_killed_holder_keeps_the_lock_until_its_lease_expires() {
     let sandbox = Sandbox::with_shop();
     let mut holder = sandbox.lock_run("shop nightly --ttl 4s", "echo $$ > running; exec sleep 60");
     wait_for("it does not run", || sandbox.read("running").ends_with('\n'));
-    // The lease was granted before this time, and has not been renewed yet.
+    // The lease of four seconds is renewed after half of that, so at least two seconds are left.
     let killed_at = Instant::now();
     holder.kill().unwrap();
     holder.wait().unwrap();
@@ -154,7 +154,7 @@ fn a_command_is_terminated_when_another_token_holds_the_lock() {
     store.close().unwrap();
     let ran = ends(holder).fails(8, &format!("token {other}"));
     assert_eq!(ran.out, "got TERM\n");
-    // The lock of the other holder is not released.
+    // `lock run` has not released the lock that `other` now holds.
     assert_eq!(sandbox.token_of("nightly").unwrap(), other.to_string());
 }
 
@@ -185,7 +185,7 @@ fn a_token_releases_once() {
     assert_eq!(sandbox.ok(&release), "");
     let no_grant = format!("no grant of lock \"nightly\" has the token {}; the lock is ", token.trim_end());
     sandbox.run(&release).fails(3, &format!("{no_grant}not held; percolite locks shop shows the holders"));
-    // A token does not release a later grant, either.
+    // The same token does not release the next grant of the lock either.
     let second = sandbox.ok("lock acquire shop nightly --ttl 1h");
     let report = sandbox.run(&release).fails(3, &format!("{no_grant}held by \"percolite lock acquire\", process ")).err;
     assert!(report.contains(&format!(", token {}, ", second.trim_end())), "{report}");

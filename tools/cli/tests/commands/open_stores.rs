@@ -62,7 +62,7 @@ fn read_only_commands_show_the_published_status() {
     assert_eq!((orphan["row_locks"].as_array().unwrap().len(), &orphan["active"]), (2, &serde_json::json!([])));
     sandbox.run("txn s 5.0").fails(3, "the transaction 5.0");
     sandbox.run("txn s 5.0 --owner 1 --keyspace rows --key a").fails(4, "this command needs the store closed");
-    // Rows cannot be read, and nothing can be changed.
+    // While the store is open here, the program can neither read rows nor change anything.
     sandbox.run("get s rows a").fails(4, "open for writing");
     sandbox.run("locks s --resolve").fails(4, "open for writing");
     // The JSON of row locks has the same fields for an open and for a closed store.

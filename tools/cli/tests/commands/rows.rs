@@ -159,7 +159,7 @@ fn memory_budget_and_compression_options_apply() {
     };
     let (plain, small) = (bytes("plain-copy"), bytes("small-copy"));
     assert!(plain > small * 3 / 2, "{plain} {small}");
-    // The limit of a value in memory is derived from the memory budget.
+    // With a memory budget of 8 MiB a value may have 1 MiB.
     sandbox.file("big", vec![b'x'; 3 << 20]);
     sandbox.run("put --memory-budget 8M shop fruit big --value-file big").fails(1, "limit of 1048576 bytes");
     for command in [
@@ -259,7 +259,7 @@ fn json_values_round_trip_verbatim() {
     assert_eq!(ran.out, "{\"key\":\"none\",\"value\":null}\n{\"key\":\"nothing\"}\n");
     let versions = sandbox.json("versions shop fruit object --value-encoding json --json");
     assert_eq!(versions[0]["value"], serde_json::json!({ "b": 1.0, "a": [null] }));
-    // Records loaded with --key-field are objects.
+    // With --key-field the value is the whole object, and JSON objects are shown as JSON.
     sandbox.with_input("load shop people --create --key-field id", "{\"id\": 7, \"name\": \"Ada\"}\n").succeeds();
     assert_eq!(sandbox.json("scan shop people --json --value-encoding json")[0]["value"]["name"], "Ada");
     sandbox.run("get shop fruit apple --key-encoding json").fails(2, "possible values: text, hex, base64");

@@ -21,7 +21,7 @@ const WAITS: [(&str, LockWaitPolicy, Goal); 2] = [
     (", timeout 30 s", LockWaitPolicy::Timeout(Duration::from_secs(30)), Goal::None),
 ];
 const NO_CLIENT: u64 = u64::MAX;
-/// The number of cores of the machine for which the goals are set.
+/// The threads of the runtime: one for each core of the machine for which the goals are set.
 const WORKERS: usize = 2;
 
 /// The state under the lock. A grant to the previous holder is not a hand-over.
@@ -88,7 +88,7 @@ pub fn benchmarks(env: &BenchEnv) -> Result<Vec<Benchmark<'_>>> {
     Ok(benchmarks)
 }
 
-/// Nanoseconds per hand-over.
+/// Runs the clients in threads. Returns nanoseconds per hand-over.
 fn threads(clients: u64, time: Duration, hold_once: impl Fn(&Handovers, u64) -> Result<bool> + Sync) -> Result<f64> {
     let (handovers, hold_once) = (&Handovers::new(), &hold_once);
     std::thread::scope(|scope| {

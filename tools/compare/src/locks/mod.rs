@@ -49,7 +49,7 @@ pub struct LocksArgs {
     json: bool,
 }
 
-/// What the median has to reach.
+/// The bound that the median has to meet.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Goal {
@@ -102,7 +102,7 @@ struct BenchmarkResult {
     is_met: bool,
 }
 
-/// The directory and sizes of a run.
+/// The directory of a run, and how much each benchmark does.
 struct BenchEnv {
     dir: TempDir,
     names: u64,

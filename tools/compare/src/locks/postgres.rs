@@ -99,7 +99,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // A fast shutdown: it disconnects its sessions.
+        // SIGINT requests a fast shutdown, which disconnects the sessions instead of waiting for
+        // them.
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::INT);
         }

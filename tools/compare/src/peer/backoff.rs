@@ -18,7 +18,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Sleeps for 50 to 100 % of a time that doubles with each attempt, at most `DOUBLINGS` times.
+    /// Sleeps for 50 to 100 % of a time. It starts at `FIRST`, and doubles with each of the first
+    /// `DOUBLINGS` retries.
     pub fn wait(&mut self) {
         let most = FIRST * (1 << self.attempts.min(DOUBLINGS));
         self.attempts += 1;

@@ -17,8 +17,8 @@ use super::{HistoryTs, LOAD_BATCH_ROWS, Peer, Read, Row, Session, StoreConfig, W
 
 const HISTORY: Duration = Duration::from_secs(24 * 3600);
 
-/// percolite with its default protocol, which commits in one phase where possible, or with two
-/// phases for every commit.
+/// percolite. `TWO_PHASE` selects two phases for every commit, instead of the default protocol,
+/// which commits in one phase where possible.
 pub struct Percolite<const TWO_PHASE: bool> {
     store: Store,
     rows: Keyspace,

@@ -54,7 +54,8 @@ impl Peer for Sqlite {
     }
 }
 
-/// A negative `cache_size` is in KiB.
+/// Sets the sizes of the page cache and of the memory map. SQLite takes a negative `cache_size` as
+/// a number of KiB.
 fn tune(connection: &Connection, cache_bytes: usize, map_bytes: usize) -> Result<()> {
     connection.pragma_update(None, "cache_size", -i64::try_from(cache_bytes >> 10)?)?;
     connection.pragma_update(None, "mmap_size", i64::try_from(map_bytes)?)?;

@@ -12,8 +12,7 @@ use crate::client::{Client, Total};
 use crate::generator::Skew;
 use crate::peer::Session;
 
-/// The accounts of one owner. Each bystander is an owner, and so are all contending clients
-/// together.
+/// The accounts of one owner: of a bystander, or of all contending clients together.
 const HOT_ACCOUNTS: Transfers = Transfers { accounts: 10, rows_per_transfer: 2, skew: Skew::Uniform };
 /// The number of bystanders for which rows are prepared.
 const MAX_BYSTANDERS: u64 = 4;

@@ -57,7 +57,7 @@ pub trait Work: Sync {
     /// their files.
     fn prepare(&self, session: &mut impl Session, values: &mut RowGenerator) -> Result<()>;
 
-    /// Runs the operations of one client until its end.
+    /// Runs the operations of one client until the run ends.
     fn client(&self, session: &mut impl Session, client: &mut Client) -> Result<()>;
 
     /// Verifies the rows of the reopened store.

@@ -26,8 +26,8 @@ pub enum Anomaly {
     LostAcknowledgedWrite,
     /// A scan that lacks a row of its snapshot, or shows one that is not in it.
     Phantom,
-    /// Two readers see two independent writes in opposite orders, so one read does not match its
-    /// snapshot.
+    /// A read that does not match its snapshot; together with the reads of another transaction it
+    /// shows two independent writes in opposite orders.
     LongFork,
     /// A read that shows a value which was overwritten before the snapshot, or no row although the
     /// row exists.
@@ -47,7 +47,7 @@ pub enum Anomaly {
     RealTimeOrder,
     /// The timestamps of a transaction are in the wrong order.
     TimestampOrder,
-    /// A unique timestamp was used twice.
+    /// A timestamp that must be unique was used twice.
     TimestampReuse,
 }
 
@@ -74,7 +74,7 @@ impl Anomaly {
         Self::TimestampReuse,
     ];
 
-    /// Whether the read is wrong whatever value was expected.
+    /// Whether the found value is wrong by itself, whatever value was expected.
     pub(super) fn is_unconditional(self) -> bool {
         matches!(self, Self::AbortedRead | Self::IntermediateRead | Self::GarbageRead)
     }

@@ -38,9 +38,9 @@ pub struct Symptom {
 }
 
 impl Symptom {
-    /// Whether `other`, found in a part of the history, is the same symptom. The expected values
-    /// are not compared if the anomaly is wrong whatever was expected, because the part may lack
-    /// the writer of the expected value.
+    /// Whether `other`, which was found in a part of the history, is the same symptom. The expected
+    /// values are not compared if the found value is wrong by itself, because the part may lack the
+    /// writer of the expected value.
     pub fn is_same(&self, other: &Self) -> bool {
         let expects = |symptom: &Self| (!symptom.anomaly.is_unconditional()).then(|| symptom.expected.clone());
         (self.anomaly, self.transaction, &self.key, &self.found)
@@ -50,7 +50,7 @@ impl Symptom {
 }
 
 impl Finding {
-    /// A finding about a row of a transaction.
+    /// A finding about one row in one transaction. `others` are the other transactions involved.
     pub fn of_row(
         history: &History,
         (anomaly, txn, key): (Anomaly, TxnIndex, Key),
@@ -76,8 +76,8 @@ impl Finding {
         let transaction = history.transaction(txn).id;
         let mut involved = vec![txn];
         involved.extend(other);
-        // The minimal history has only the operations on `keys`. A transaction without a write or
-        // lock among them would lose its commit timestamp, so `keys` has a locked row of each
+        // The minimal history has only the operations on `keys`, and a transaction that neither
+        // writes nor locks a row there has no commit timestamp. So `keys` gets a locked row of each
         // transaction.
         let keys = involved.iter().filter_map(|txn| locked_rows(history, *txn).next()).collect();
         Self { symptom: Symptom { anomaly, transaction, key: None, expected, found }, involved, keys }

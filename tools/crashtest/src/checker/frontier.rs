@@ -1,10 +1,10 @@
 //! The committed rows at one timestamp of the sweep.
 //!
 //! Each key has one record with everything that a read or a commit needs, so a read or a commit of
-//! a row costs one memory access. The record also has the own write of the transaction whose reads
-//! are being checked, and that transaction's index. A write with another index is ignored, so
-//! nothing needs to be cleared before the reads of the next transaction. The order of the keys and
-//! the set of existing rows are built only if the history has scans.
+//! a row costs one memory access. While the reads of a transaction are checked, the record also has
+//! that transaction's own write of the row, with the transaction's index. Other transactions ignore
+//! it, so nothing needs to be cleared before their reads. The order of the keys and the set of
+//! existing rows are built only if the history has scans.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,10 +1,10 @@
 //! Infers commit timestamps for transactions of unknown outcome whose values a reader saw.
 //!
-//! The bounds of a timestamp come from one pass over all operations. Two committed transactions
-//! that write or lock the same row do not overlap, so the inferred ones have committed in the order
-//! of their snapshots. A transaction `T` that reads or locks the row therefore bounds only one of
-//! them: the last one whose snapshot is before that of `T`. Each earlier one is bounded by its
-//! successor.
+//! The bounds of a timestamp come from one pass over all operations. Of two committed transactions
+//! that write or lock the same row, one has committed before the snapshot of the other. So the
+//! transactions to be inferred that lock a row have committed in the order of their snapshots, and
+//! another transaction `T` that reads or locks the row needs to bound only one of them: the last
+//! one with a snapshot before that of `T`. Each earlier one is bounded by its successor.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -72,11 +72,11 @@ pub fn infer_commit_ts(
     placed.collect()
 }
 
-/// The rows that transactions to be inferred write or lock, each with these transactions by
-/// `read_ts`.
+/// The rows that transactions to be inferred write or lock. For each row, `lockers` has these
+/// transactions in the order of `read_ts`.
 struct Rows<'h> {
     lockers: FxHashMap<Key, Vec<(u64, TxnIndex)>>,
-    /// By key text, for scans.
+    /// The same rows in the order of their keys, for scans.
     sorted: Vec<(&'h str, Key)>,
 }
 
@@ -97,7 +97,8 @@ impl<'h> Rows<'h> {
         Self { lockers, sorted }
     }
 
-    /// The last of the inferred lockers of the row with a snapshot before `ts`.
+    /// Of the transactions to be inferred that lock the row, the last one with a snapshot before
+    /// `ts`.
     fn last_before(&self, key: Key, ts: u64) -> Option<TxnIndex> {
         let lockers = self.lockers.get(&key)?;
         let before = lockers.partition_point(|(read_ts, _)| *read_ts < ts);

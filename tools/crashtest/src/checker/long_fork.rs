@@ -43,7 +43,8 @@ impl Classifier<'_> {
         external_reads(self.history, other).find_map(|(second, value)| {
             let (mine, yours) = (*own.get(&second)?, self.version(second, value)?);
             let opposite = (version.0 < theirs.0 && mine.0 > yours.0) || (version.0 > theirs.0 && mine.0 < yours.0);
-            // The writers of the newer versions. An initial version is the oldest.
+            // For each row, the writer of the newer of the two versions. An initial version is
+            // always the older one.
             let writers = (version.max(theirs).1?, mine.max(yours).1?);
             (opposite && writers.0 != writers.1)
                 .then_some(LongFork { key: second, involved: [other, writers.0, writers.1] })

@@ -11,7 +11,8 @@ use crate::history::{History, InternedOp, Key, Line, TxnIndex};
 use super::find;
 use super::finding::{Finding, Symptom};
 
-/// The largest set that is minimised, because each step checks the rest of the set again.
+/// A larger set of transactions is not minimised, because each step checks the rest of the set
+/// again.
 const MINIMISED_MAX: usize = 200;
 
 type Candidates = (Vec<TxnIndex>, Vec<Key>);

@@ -21,7 +21,7 @@ use super::scope::Scope;
 pub struct Mismatch {
     /// The reader.
     pub txn: TxnIndex,
-    /// The index of the operation.
+    /// The index of the read among the transaction's operations.
     pub step: usize,
     /// The row.
     pub key: Key,
@@ -67,14 +67,14 @@ pub struct BadScanRow {
     pub twice: bool,
 }
 
-/// The mismatches of a history.
+/// What one sweep of a history has found.
 #[derive(Debug, Default)]
 pub struct Sweep {
-    /// Reads, by `read_ts`.
+    /// In the order of `read_ts`.
     pub mismatches: Vec<Mismatch>,
-    /// Conflicts, by `commit_ts` of the second transaction.
+    /// In the order of the second transaction's `commit_ts`.
     pub conflicts: Vec<WriteConflict>,
-    /// Rows of scans.
+    /// Rows that scans must not show in any state.
     pub bad_scan_rows: Vec<BadScanRow>,
 }
 

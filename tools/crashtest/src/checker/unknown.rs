@@ -27,7 +27,7 @@ use super::scope::Scope;
 use super::sweep::{Mismatch, Sweep, Writer, sweep};
 use super::writers::{last_write, locked_rows};
 
-/// How many transactions that may have deleted a row are tried.
+/// How many transactions are tried that may have written what a read has found.
 const CANDIDATES_MAX: usize = 8;
 
 /// The history with all outcomes resolved.
@@ -41,9 +41,10 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// The numbers of errors of this hypothesis: first of conflicts and of timestamps that do not
-    /// fit their bounds, then of mismatches. The first number decides, because a further commit may
-    /// explain a mismatch but cannot undo a conflict.
+    /// How many errors this hypothesis leaves. The first number counts conflicts, and inferred
+    /// timestamps that do not fit their bounds; the second counts mismatches. Hypotheses are
+    /// compared by the first number first, because a further commit may explain a mismatch but
+    /// cannot undo a conflict.
     fn error_counts(&self) -> (usize, usize) {
         let squeezed = self.inferred.values().filter(|inferred| !inferred.feasible).count();
         (self.sweep.conflicts.len() + squeezed, self.sweep.mismatches.len())
@@ -136,8 +137,8 @@ impl UnknownTxns {
             }
             let certain = if unique.is_empty() { deleted } else { unique };
             if !certain.is_empty() {
-                // Mismatches are in the order of `read_ts`. In reverse order the last insertion for
-                // a transaction is its earliest reader.
+                // `certain` is in the order of `read_ts`, and a later insertion replaces an earlier
+                // one. So in reverse order each transaction keeps its earliest reader.
                 first_readers.extend(certain.into_iter().rev());
                 resolved = hypotheses.evaluate(&first_readers, &scope);
             } else if let Some((candidates, reader)) = ambiguous {
@@ -160,8 +161,8 @@ impl UnknownTxns {
     fn candidates(&self, history: &History, read: &Mismatch, first_readers: &FirstReaders) -> Vec<TxnIndex> {
         let Some(writers) = self.by_write.get(&(read.key, read.found)) else { return Vec::new() };
         let read_ts = |txn| history.transaction(txn).read_ts;
-        // The lowest timestamp at which the expected value can have been committed. An inferred
-        // commit timestamp may still become lower, but stays above its writer's snapshot.
+        // The commit timestamp of the expected value, or a lower bound: an inferred timestamp may
+        // still become lower, but stays above its writer's snapshot.
         let overwritten = match read.writer {
             Writer::Other(txn) => {
                 history.transaction(txn).committed_at().unwrap_or_else(|| read_ts(txn).saturating_add(1))
@@ -170,8 +171,10 @@ impl UnknownTxns {
         };
         let open = writers.iter().copied().filter(|&txn| {
             let newer = first_readers.get(&txn).is_none_or(|reader| read_ts(*reader) > read_ts(read.txn));
-            // A unique value can come only from its writer, even if the timestamps say otherwise. A
-            // deletion must fit between the deleted version and the reader.
+            // If only one transaction of unknown outcome wrote the value, it is a candidate
+            // whatever the timestamps say. Otherwise, and always for a deletion, a candidate's
+            // snapshot must be between the commit of the expected value and the snapshot of the
+            // reader.
             let alone = read.found != Value::NONE && writers.len() == 1;
             let fits = overwritten <= read_ts(txn) && read_ts(txn) < read_ts(read.txn);
             txn != read.txn && newer && (alone || fits)

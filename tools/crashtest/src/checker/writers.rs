@@ -11,7 +11,7 @@ use crate::history::{History, InternedOp, Key, TxnIndex, Value};
 
 use super::frontier::NO_TXN;
 
-/// The writers of each value, with any outcome.
+/// The writers of each value, whether they committed or not.
 pub struct Writers {
     first: Vec<Option<(Key, TxnIndex)>>,
     more: FxHashMap<(Key, Value), Vec<TxnIndex>>,

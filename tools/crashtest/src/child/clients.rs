@@ -18,7 +18,7 @@ use crate::workload::Workload;
 
 /// The longest pause under a lock, in milliseconds.
 const PAUSE_MAX_MS: usize = 20;
-/// How many session numbers each incarnation has.
+/// Each incarnation has this many session numbers of its own.
 const SESSIONS: u64 = 1000;
 /// A child that ends by itself stops its clients after this time.
 const RUN_TIME_MAX: Duration = Duration::from_secs(8);
@@ -135,7 +135,7 @@ fn run_lock_client(
     Ok(())
 }
 
-/// What the first client does between its transactions: checkpoints and restores.
+/// What the first client does between its transactions: at random, a checkpoint or a restore.
 fn maintenance_step(
     config: &ChildConfig,
     opened: &OpenStore,

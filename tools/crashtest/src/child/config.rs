@@ -122,7 +122,7 @@ impl Default for ChildConfig {
 }
 
 impl ChildConfig {
-    /// The command line of this child, run by this program.
+    /// The command line that starts this child from the program that is running.
     ///
     /// # Errors
     /// This program's path is unknown.
@@ -130,7 +130,8 @@ impl ChildConfig {
         self.arguments_for(&std::env::current_exe().context("cannot find the path of this program")?)
     }
 
-    /// The command line of this child, run by a program with the subcommand `child`.
+    /// The command line that starts this child from `program`, which must have the subcommand
+    /// `child`.
     ///
     /// # Errors
     /// The configuration cannot be serialised.
@@ -138,7 +139,7 @@ impl ChildConfig {
         Ok(vec![program.to_string_lossy().into_owned(), "child".into(), serde_json::to_string(self)?])
     }
 
-    /// The command line as a [`Command`].
+    /// [`Self::arguments`] as a [`Command`].
     ///
     /// # Errors
     /// This program's path is unknown.

@@ -13,8 +13,8 @@ pub const RUNS_WITH_LARGE: &str = "runs with large transactions";
 /// After this many runs with large transactions at least one large commit is expected.
 const RUNS_WITH_LARGE_MIN: f64 = 8.0;
 
-/// The workload of a seed and its `large_transaction_bytes`. Two of six seeds run large
-/// transactions: one with many rows, one with a limit of 100 bytes.
+/// The workload of a seed and its `large_transaction_bytes`. Of six consecutive seeds two have
+/// large transactions: one through many rows, one through a limit of 100 bytes.
 pub fn workload_for(seed: u64, rng: &mut SeededRng) -> (&'static str, usize) {
     let small = rng.pick(workload::ALL).map_or("bank", |workload| workload.name());
     match seed % 6 {

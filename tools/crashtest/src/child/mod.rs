@@ -122,7 +122,7 @@ fn open_store(config: &ChildConfig, recorder: &PipeRecorder) -> Result<OpenStore
 fn final_durable_commit(config: &ChildConfig, opened: &OpenStore, recorder: &PipeRecorder) -> bool {
     let Some(strace_log) = &config.strace_log else { return false };
     let length = std::fs::read(strace_log).unwrap_or_default().len();
-    // The fault is logged before the call returns to the store.
+    // `strace` logs a fault before the failed call returns to the store. This waits for the return.
     std::thread::sleep(FAULT_LOG_DELAY);
     let options = TxnOptions::default().durability(Durability::Sync);
     let outcome = opened.store.transact_with(options, |txn| txn.put(&opened.second, encode_key("last"), ""));
@@ -134,7 +134,7 @@ fn final_durable_commit(config: &ChildConfig, opened: &OpenStore, recorder: &Pip
     has_failed
 }
 
-/// Calls everything that the API offers on a failed store.
+/// Calls the main functions of the API on a failed store, twice, and reports the results.
 fn calls_after_failure(opened: &OpenStore, recorder: &PipeRecorder) {
     let OpenStore { store, rows, .. } = opened;
     let check_error =

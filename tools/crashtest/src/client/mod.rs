@@ -31,8 +31,8 @@ const REREAD_EVERY: usize = 12;
 /// One transaction in this many writes to the second keyspace, by default.
 pub const SECOND_EVERY: usize = 6;
 
-/// Where clients record their transactions. A recorder must not depend on the store, so that the
-/// records survive a crash of the store.
+/// Where clients record their transactions. It must not depend on the store, so that the records
+/// survive a crash of the store.
 pub trait Recorder: Send + Sync {
     /// A monotonic clock that all clients share; no two calls return the same value.
     fn now(&self) -> u64;
@@ -99,14 +99,14 @@ pub struct Client<'a> {
     committed: Vec<Timestamp>,
     history_digests: SharedDigests,
     /// Whether the second keyspace is renamed. The name `SECOND` may then lead to another keyspace
-    /// than the handle.
+    /// than the handle `second`.
     renames: bool,
     /// The second keyspace, if the last transaction wrote to it.
     wrote_second: Option<KeyspaceId>,
-    /// Whether the store shows snapshots of durable data only.
+    /// Whether the store's snapshots show durable data only.
     durable_snapshots: bool,
-    /// The digests of older snapshots, which must still be readable; `None` if the store may remove
-    /// history.
+    /// If the store keeps the whole history: the timestamps and digests of older snapshots, which
+    /// must still be readable.
     required_digests: Option<Vec<(Timestamp, u64)>>,
 }
 
@@ -164,7 +164,7 @@ impl<'a> Client<'a> {
         Self { renames, ..self }
     }
 
-    /// Sets whether the store shows snapshots of durable data only.
+    /// Sets whether the store's snapshots show durable data only.
     #[must_use]
     pub fn with_durable_snapshots(self, shows_durable: bool) -> Self {
         Self { durable_snapshots: shows_durable, ..self }
@@ -188,7 +188,7 @@ impl<'a> Client<'a> {
         Self { second_first: beside_first, ..self }
     }
 
-    /// How often a snapshot showed write skew where it is permitted.
+    /// The number of write skews that snapshots have shown. Snapshot isolation permits them.
     pub fn write_skews(&self) -> u64 {
         self.write_skews
     }
@@ -335,7 +335,7 @@ pub fn committed_at(engine: &dyn Engine, row: &RowKey, start_ts: Timestamp) -> O
     }
 }
 
-/// Reads and deletes rows, some of them the transaction's own.
+/// In half of the calls writes a few rows and deletes them by prefix. Then reads everything.
 fn reread(txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
     if txn.rng().one_in(2) {
         for key in ["gone/a", "gone/b", "gone/c"] {

@@ -13,8 +13,8 @@ use crate::history::{Op, Outcome};
 use crate::key_encoding::decode_key;
 use crate::workload::{Workload, write_skews};
 
-/// Each read of the history is a session of its own, numbered from here on: within one session the
-/// checker would report a snapshot that goes back in time.
+/// Each read of the history is recorded as a session of its own, numbered from here on. In its
+/// client's session the checker would report that the snapshot goes back in time.
 const HISTORY_SESSIONS: u64 = 1 << 40;
 
 /// Digests and drops that the clients of a store share.
@@ -22,7 +22,8 @@ const HISTORY_SESSIONS: u64 = 1 << 40;
 pub struct HistoryDigests {
     /// Digests of the whole store, each with its timestamp.
     pub digests: Mutex<Vec<(Timestamp, u64)>>,
-    /// Keyspaces that were dropped in this incarnation, each with a timestamp after the drop.
+    /// Keyspaces that were dropped in this incarnation, each with a timestamp after the drop, above
+    /// which no write to the keyspace may commit.
     pub dropped: Mutex<BTreeMap<KeyspaceId, Timestamp>>,
 }
 
@@ -69,7 +70,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Checks that a read shows the first one of the row's listed versions.
+    /// Checks that a read shows the value of the first version that `versions` lists for the row.
     fn newest_is_listed(&self, snapshot: &Snapshot, key: &[u8]) -> Result<Result<(), String>, Error> {
         let newest = snapshot.versions(&self.rows, key)?.next().transpose()?;
         let listed = newest.as_ref().and_then(|version| version.value.as_ref());
@@ -93,8 +94,8 @@ impl Client<'_> {
         let newest = self.store.snapshot()?.read_ts();
         let own = self.committed.get(self.rng.below(self.committed.len().max(1))).copied().filter(|own| *own >= from);
         let at = match (self.rng.below(12), own) {
-            // A timestamp that was just handed out. After a read at this timestamp, no transaction
-            // may commit at or below it.
+            // A timestamp that was just handed out. Every commit in progress must be shown by the
+            // read, or get a timestamp above this one.
             (0 | 1, _) => self.store.begin()?.start_ts(),
             (2..=4, Some(own)) => own.previous(),
             (5..=7, Some(own)) => own,
@@ -124,8 +125,8 @@ impl Client<'_> {
         checked.and(listed).map_err(|problem| self.corruption(number, at, &problem))
     }
 
-    /// Checks that the versions of the row, as listed now, contain the version that an older
-    /// snapshot shows.
+    /// Checks that an older snapshot shows the version that was the newest at its time, according
+    /// to the versions that are listed now.
     fn is_listed(&self, snapshot: &Snapshot, key: &[u8]) -> Result<Result<(), String>, Error> {
         let versions = self.store.snapshot()?.versions(&self.rows, key);
         let listed: Result<Vec<_>, _> = versions.and_then(Iterator::collect);

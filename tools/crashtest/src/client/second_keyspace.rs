@@ -62,8 +62,8 @@ impl Client<'_> {
         ignore_too_old(replaced.and_then(|()| self.create_second()))
     }
 
-    /// Renames the second keyspace, or creates or drops a keyspace of the new name. A rename must
-    /// not lose rows of an existing keyspace.
+    /// At random, renames the second keyspace to [`RENAMED`], writes to a keyspace of this name, or
+    /// drops it. So a rename may find a keyspace of this name, which it must not replace.
     ///
     /// # Errors
     /// Errors of the store, except those of concurrent operations of other clients.
@@ -84,7 +84,8 @@ impl Client<'_> {
         }
     }
 
-    /// A transaction that must not commit: the keyspace that it writes to is about to be dropped.
+    /// Begins a transaction that writes to the second keyspace. The keyspace is about to be dropped
+    /// or truncated, so the transaction must not commit.
     fn write_second(&mut self, second: &Keyspace) -> Result<Txn, Error> {
         let mut txn = self.store.begin_with(self.options())?;
         txn.put(second, encode_key(&self.rng.below(3).to_string()), "dropped")?;

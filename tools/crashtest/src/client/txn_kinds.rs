@@ -70,8 +70,8 @@ impl Client<'_> {
         worked.map(|()| TxnEnd::RolledBack).or_else(tolerate)
     }
 
-    /// A transaction that reads everything and does not commit. The transaction is recorded as
-    /// committed if its reads are confirmed.
+    /// A transaction that reads everything and does not commit. It is recorded as committed if its
+    /// end confirms that what it has read is durable.
     pub(super) fn read_only_txn(&mut self) -> Result<TxnEnd, Error> {
         let (began, store, options) = (self.recorder.now(), self.store, self.options());
         let mut number = 0;
@@ -95,7 +95,7 @@ impl Client<'_> {
             }
         };
         // The reads of a client with buffered commits may have shown data that a crash loses, so
-        // they are not confirmed.
+        // they do not count as confirmed.
         let is_acknowledged = left.is_ok() && self.is_durable();
         self.answer(number, if is_acknowledged { Outcome::Committed } else { Outcome::Aborted }, None);
         left.map(|()| TxnEnd::RolledBack).or_else(tolerate)
@@ -115,8 +115,9 @@ impl Client<'_> {
         let options = self.options().retry_policy(policy);
         let store = self.store;
         let mut last = None;
-        // An attempt has taken its snapshot when its closure is called. So `began` is read before
-        // the first attempt, and for the next one at the end of the closure.
+        // `began` must be before the snapshot of its attempt, which is taken before the closure is
+        // called. So it is read before the first attempt, and for each further one at the end of
+        // the previous closure.
         let mut began = self.recorder.now();
         let done = store.transact_with(options, |txn| {
             if let Some((number, _)) = last {

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::Command;
 use std::str::FromStr;
 
-/// The highest file number that is watched, for each kind of numbered file. `strace` must get the
-/// names of files before they exist, so it gets those of the numbers from 1 to this: the log and
-/// RocksDB number their files from 1.
+/// The highest file number that is watched. `strace` must get the names of files before they exist.
+/// So for each kind of numbered file it gets all names from number 1, where the log and RocksDB
+/// begin, to this number.
 const FILES: u32 = 999;
 
 /// The largest number of a call that `strace` accepts.
@@ -23,7 +23,7 @@ macro_rules! named_enum {
         pub enum $kind { $(#[doc = $text] $variant,)* }
 
         impl $kind {
-            /// The name of the value in a case.
+            /// Its name in the text of a case.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
@@ -61,7 +61,8 @@ named_enum! {
 }
 
 named_enum! {
-    /// The error of the call. `KILL` kills the process at the call, and so even inside RocksDB.
+    /// The error of the call. `KILL` is no error: the process is killed at the call, even if the
+    /// call is inside RocksDB.
     Errno {
         Eio "EIO" "An I/O error."
         Enospc "ENOSPC" "The disk is full."
@@ -85,7 +86,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Whether the store must stop after the fault, because it cannot continue without its log.
+    /// Whether the store must stop after the fault: without a working log it cannot continue.
     pub fn stops_store(self) -> bool {
         self.file == File::Log && matches!(self.syscall, Syscall::Write | Syscall::Sync)
     }
@@ -129,8 +130,8 @@ impl Fault {
         let is_it = |call: &str| self.syscall != Syscall::Create || call.contains("O_CREAT");
         if self.errno == Errno::Kill {
             let killed = log.contains("+++ killed by SIGKILL +++");
-            // The call at which the process was killed has no result. Concurrent calls may lack a
-            // result, too, so any unanswered call of this kind counts.
+            // The log of `strace` has no result for the call at which the process was killed, and
+            // may have none for concurrent calls. So any unanswered call of this kind counts.
             killed && log.lines().any(|call| is_unanswered(call, log) && is_it(call))
         } else {
             log.lines().any(|call| call.contains("(INJECTED)") && is_it(call))

@@ -144,7 +144,7 @@ pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
         if let Some(violations) = check_large_commits(&outcome) {
             outcome.failures.push(Failure { replay: args.replay(LAYER), violations: vec![violations], saved_in: None });
         }
-        // Progress counts only if every case of the list can be run here.
+        // The progress through the list is reported only if every case of it can be run here.
         outcome.progress = (possible.len() == all.len()).then_some(TableProgress { done, total: of });
     }
     outcome.seconds = clock.seconds();
@@ -184,7 +184,7 @@ fn missing_disks() -> Option<String> {
     Disk::tmpfs(1000).err()
 }
 
-/// The next case of the list.
+/// The case for the next entry of the list; a full disk for `None`.
 fn plan_case(next: Option<&(FaultSite, Errno)>, seed: u64) -> Case {
     let mut rng = SeededRng::new(seed);
     let Some((place, errno)) = next else {
@@ -226,7 +226,7 @@ fn child_config(args: &LayerArgs, case: Case, store_dir: PathBuf, rng: &mut Seed
         },
         long_value_every: [0, 2, 8][rng.below(3)],
         history_ms: [None, Some(20)][rng.below(2)],
-        // Buffers small enough for a few tables.
+        // So small that buffers are flushed to tables during the run.
         write_buffer_bytes: if is_full { 4 << 20 } else { 1 << 20 },
         filler_bytes: if writes_tables { [40 << 10, 20 << 10][rng.below(2)] } else { 0 },
         seed: rng.bits(),

@@ -34,7 +34,7 @@ pub struct FaultSite {
     pub store: StoreAge,
     /// The fault is injected at one of the first calls; this is how many there are to choose from.
     pub first_calls: usize,
-    /// The invariant if the process ends at this call.
+    /// The fact on which recovery relies if the process ends at this call.
     pub invariant: &'static str,
 }
 

@@ -9,7 +9,8 @@ use crate::child::{ChildConfig, DurabilityMode};
 use crate::rng::SeededRng;
 use crate::workload::{self, Workload};
 
-/// In cases about checkpoints or restores, one step in this many makes one.
+/// In cases of points in a checkpoint or restore, one step of the first client in this many makes
+/// one.
 const MAINTENANCE_EVERY: usize = 4;
 
 /// The configuration that the incarnations of a case have in common.
@@ -18,9 +19,9 @@ pub fn random_config(case: &Case, store_dir: &Path, mutant: Option<&str>, rng: &
     let workload = workload_for(case, rng);
     let large = workload.name() == workload::LARGE.name();
     let is_about_gc = matches!(case.point, P::GcBefore | P::GcDone | P::HistoryFloorRaised);
-    // `lock.grant-ended` and `lock.drained` need a commit in progress when the grant of its lock
-    // ends. A commit mostly takes microseconds, but longer while the writer starts a segment or
-    // waits for a flush. So cases of these points flush continuously.
+    // `lock.grant-ended` and `lock.drained` are reached only if a grant ends while a commit fenced
+    // by it is in progress. A commit mostly takes microseconds, but longer while the writer starts
+    // a segment or waits for a flush. So cases of these points flush continuously.
     let delays_commits = matches!(case.point, P::LockGrantEnded | P::LockDrained);
     let flushes = delays_commits || case.point.name().starts_with("flush.");
     let restores = matches!(case.point, P::RestoreBetween | P::RestoreAll | P::RestoreNamed);
@@ -68,8 +69,9 @@ pub fn random_config(case: &Case, store_dir: &Path, mutant: Option<&str>, rng: &
         mutant: mutant.map(str::to_owned),
         ..ChildConfig::default()
     };
-    // Lock clients need a clock of normal speed: a faster clock would have passed the real time, at
-    // which the clock of the next incarnation begins.
+    // Lock clients need a clock of normal speed. A faster one would go back between two
+    // incarnations, as each begins at the real time, and the ends of leases are checked by the
+    // clock.
     let lock_clients = if defaults.clock_speed == 1 { defaults.lock_clients } else { 0 };
     ChildConfig { lock_clients, ..defaults }
 }
@@ -94,9 +96,9 @@ fn history_ms(point: CrashPoint, large: bool, rng: &mut SeededRng) -> Option<u64
     use CrashPoint as P;
     match point {
         P::HistoryFloorRaised => Some(1),
-        // Earlier incarnations had a faster clock, so their commits are in the future of this
-        // incarnation's clock. With a history the dropped data would be kept until the clock has
-        // caught up.
+        // Some incarnations of such a case have a faster clock. Their commits are in the future of
+        // the other incarnations' clock. With a history, dropped data would be kept until this
+        // clock has caught up.
         P::KeyspaceDropped | P::KeyspaceDataDeleted if large => None,
         _ => [None, None, Some(0), Some(20), Some(1 << 30)][rng.below(5)],
     }
@@ -141,13 +143,13 @@ fn needs_large_transaction(point: CrashPoint) -> bool {
 fn workload_for(case: &Case, rng: &mut SeededRng) -> &'static dyn Workload {
     use CrashPoint as P;
     match case.point {
-        // A second lock to roll forward needs a large transaction: a small one leaves only one such
-        // lock, and one-phase commits leave none.
+        // The case needs two locks to roll forward. A large transaction leaves them; a small one
+        // may leave only one, and the one-phase commits of this protocol leave none.
         P::ResolveBeforeRollForward if case.visit == Visit::Second && case.protocol == Protocol::Auto => {
             return workload::LARGE;
         }
-        // These points come between two batches, or need locks when a conflict is found. So a
-        // transaction needs more rows than fit into one batch.
+        // These points come between two batches, or when a batch conflicts after an earlier one has
+        // locked rows. So a transaction needs more rows than fit into one batch.
         P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween => return workload::LARGE,
         P::RollbackBetween | P::RollbackWritten => return workload::LARGE,
         P::KeyspaceDataDeleted | P::SweepBetween => return workload::LARGE,

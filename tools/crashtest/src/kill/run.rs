@@ -88,9 +88,10 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<LayerResult> {
 }
 
 enum AttemptResult {
-    /// No kill happened at any of these points, or too few commits were acknowledged before it.
+    /// The process was not killed at any of these points, or only after too few acknowledged
+    /// commits.
     Missed(Vec<String>),
-    /// The violations.
+    /// The case has a result: its violations.
     Checked(Vec<Violation>),
 }
 
@@ -181,10 +182,10 @@ impl Attempt<'_> {
         Ok(AttemptResult::Checked(violations))
     }
 
-    /// Runs the incarnation without a kill on a copy of the store, counts the visits of the point,
-    /// and plans the kill for the last visit. Returns whether there was any visit. Each further
-    /// attempt of the case halves the number of this visit, since with another timing there may be
-    /// fewer visits.
+    /// Runs the incarnation without a kill, on a copy of the store, to count the visits of the
+    /// point. Then plans the kill for the last of them; each further attempt of the case halves
+    /// this number, since with another timing there may be fewer visits. Returns whether there was
+    /// any visit.
     fn find_last_visit(&mut self, incarnation: &mut Incarnation, log: &Path) -> anyhow::Result<bool> {
         let store_dir = self.case_dir.join("run-without-kill");
         if store_dir.exists() {

@@ -29,8 +29,8 @@ pub struct Incarnation {
     /// Whether the process is killed at the last visit of its point. A run without a kill shows
     /// which visit is the last.
     pub find_last_visit: bool,
-    /// The case counts only if at least this many commits were acknowledged in all incarnations up
-    /// to this one.
+    /// The attempt counts only if this incarnation and the earlier ones together had at least this
+    /// many acknowledged commits.
     pub min_acks: u64,
     /// Whether this is the kill that the case is about.
     pub is_target: bool,
@@ -106,9 +106,9 @@ pub fn plan_incarnations(
         HowReached::Creating => {
             plan.kill_at_first_visit(0);
             for _ in 1..times {
-                // An opening reaches `create.before` only if there is no store yet, so the
-                // incarnations killed there follow each other directly. Every opening reaches
-                // `create.done`, so an incarnation with commits comes between those killed there.
+                // `create.before` is reached only while there is no store, so the incarnations
+                // killed there follow each other directly. `create.done` is reached in every
+                // opening, so between two incarnations killed there comes one with commits.
                 if case.point == CrashPoint::CreateDone {
                     plan.leave_any_state();
                 }
@@ -186,7 +186,8 @@ impl<'a> Plan<'a> {
         self.push(config, false, after, true);
     }
 
-    /// Adds an incarnation that must have at least `min_acks` acknowledged commits of its own.
+    /// Adds an incarnation that needs `min_acks` acknowledged commits more than the earlier ones
+    /// need.
     fn push(&mut self, config: ChildConfig, find_last_visit: bool, min_acks: u64, is_target: bool) {
         let before = self.incarnations.last().map_or(0, |incarnation| incarnation.min_acks);
         self.incarnations.push(Incarnation { config, find_last_visit, min_acks: before + min_acks, is_target });
@@ -264,9 +265,9 @@ impl<'a> Plan<'a> {
         self.push(config, false, after, false);
     }
 
-    /// Adds an incarnation that is killed during recovery, at a point that is the same in every
-    /// attempt of the case. If the table does not say that recovery must reach this point, the
-    /// process may also be killed at `sweep.done` or at `close.synced`, whichever comes first.
+    /// Adds an incarnation that is killed during recovery, at a random point that is the same in
+    /// every attempt of the case. Where recovery may miss this point, the process is killed at
+    /// `sweep.done` or `close.synced` if it gets there first.
     fn kill_in_recovery(&mut self) -> anyhow::Result<()> {
         use CrashPoint as P;
         const EARLY: [CrashPoint; 13] = [

@@ -19,7 +19,7 @@ use crate::workload::Workload;
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How many checkpoints are verified.
 const CHECKPOINTS_MAX: usize = 3;
-/// One value in this many that the verification writes is long.
+/// Of the values that the verification writes, one in this many is long.
 const LONG_VALUE_EVERY: usize = 8;
 
 /// Verifies the newest checkpoints of the store in `store_dir`. Each checkpoint comes with the

@@ -77,7 +77,8 @@ fn mode_class(mode: LockMode) -> usize {
     }
 }
 
-/// The greatest value in `by_class` of the classes of modes that conflict with `mode`.
+/// `by_class` has a value for each class of modes. Returns the greatest value of the classes that
+/// conflict with `mode`.
 fn greatest<T: Copy + Ord + Default>(by_class: &[T; CLASSES], mode: LockMode) -> T {
     let excludes = |at: &usize| *at != mode_class(mode) || mode == LockMode::Exclusive;
     (0..CLASSES).filter(excludes).map(|at| by_class[at]).max().unwrap_or_default()
@@ -111,7 +112,8 @@ fn check_exclusion(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut grants: Vec<&GrantInterval> = grants.iter().copied().filter(|grant| grant.from < grant.until).collect();
     grants.sort_by_key(|grant| grant.from);
     // For each class of modes, the interval that ends last, and the one that ends last among those
-    // with another token. It is needed because two intervals of the same grant do not conflict.
+    // with another token. The second is needed if the first is an interval of the same grant as the
+    // one being checked: these two do not conflict.
     let mut longest: [[Option<&GrantInterval>; 2]; CLASSES] = Default::default();
     let mut permits: BTreeSet<(LogicalTime, u64)> = BTreeSet::new();
     for grant in grants {
@@ -165,7 +167,7 @@ fn check_tokens(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut seen: BTreeMap<u64, &GrantInterval> = BTreeMap::new();
     for grant in by_request {
         if let Some(other) = seen.insert(grant.token, grant).filter(|other| conflict(other.mode, grant.mode)) {
-            // After a failed conversion the same grant has two intervals.
+            // Two intervals of the same grant are no violation.
             if (other.id, other.requested_at) != (grant.id, grant.requested_at) {
                 violations.push(Violation::new(
                     "lock: token order",
@@ -222,7 +224,7 @@ fn check_fencing(grants: &[(u64, LockMode)], commits: &[&FencedOp], found: &mut 
     let mut next = [std::cmp::Reverse(u64::MAX); CLASSES];
     for group in grants.chunk_by(|one, other| one.0 == other.0).rev() {
         for (token, mode) in group {
-            // The smallest conflicting token after this one.
+            // `limit` is the smallest conflicting token above this one.
             let excludes = |at: &usize| *at != mode_class(*mode) || *mode == LockMode::Exclusive;
             let limit = (0..CLASSES).filter(excludes).map(|at| next[at].0).min().unwrap_or(u64::MAX);
             while commits.next_if(|op| op.token > *token).is_some() {}

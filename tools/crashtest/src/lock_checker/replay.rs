@@ -9,7 +9,8 @@ use super::{FencedOp, GrantInterval, conflict};
 use crate::lock_workload::event::{LeaseTerm, LockCommit, LockEvent, LockRead, LogicalTime};
 use crate::violation::Violation;
 
-/// The lock history of all incarnations. See [`replay`].
+/// The grants, commits and reads of all incarnations, reconstructed by [`replay`] from their
+/// events.
 #[derive(Clone, Debug, Default)]
 pub struct LockHistory {
     /// The intervals in which grants were held.
@@ -52,15 +53,16 @@ struct Grant {
     requested_at: Option<LogicalTime>,
     id: Option<u64>,
     no_wait: bool,
-    /// The starts of the grant's intervals: at the grant, after each failed conversion, and in each
-    /// later incarnation. Each start comes with the end attempts that had failed before, because
-    /// these do not end the interval.
+    /// The start of each interval of the grant: at the grant, after each failed conversion, and in
+    /// each later incarnation. With each start come the numbers of the end attempts that had failed
+    /// by then; these do not end the interval.
     start_times: Vec<(LogicalTime, Vec<u64>)>,
     end_attempts: Vec<(u64, LogicalTime)>,
     is_over: bool,
     resumed: bool,
-    /// The last acknowledged term, and the earliest end of the lease in each incarnation.
+    /// The last acknowledged term of the lease.
     term: Option<LeaseTerm>,
+    /// By incarnation, the time until which the lease is held at least.
     lease_ends: BTreeMap<u32, LogicalTime>,
     at_most: Option<LogicalTime>,
 }
@@ -185,8 +187,8 @@ impl Replay {
         self.grants.insert((name, token), grant);
     }
 
-    /// Continues the leases that were held when the last incarnation ended. By the wall clock they
-    /// last for the rest of their time to live.
+    /// Continues the leases that were held when the last incarnation ended. Each is held for the
+    /// rest of its time to live, which is computed from the wall clock.
     fn opened(&mut self, before: LogicalTime, after: LogicalTime, wall: (u64, u64)) {
         let store_gone = self.store_gone.take();
         for grant in self.grants.values_mut() {

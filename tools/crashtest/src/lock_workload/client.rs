@@ -26,7 +26,7 @@ const LEASE_MIN: Duration = Duration::from_millis(100);
 pub struct LockEnv<'a> {
     /// The store.
     pub store: &'a Store,
-    /// To read the commit timestamps of the client's transactions.
+    /// The engine, from which the commit timestamps of the client's transactions are read.
     pub engine: &'a dyn Engine,
     /// The keyspace of the client's rows.
     pub rows: &'a Keyspace,
@@ -68,8 +68,8 @@ impl EventWriter<'_> {
         at.tick
     }
 
-    /// Records that the grant was found lost, by the end attempt `by` or, if `by` is 0, without
-    /// one.
+    /// Records that a call found the grant lost: the end attempt numbered `by`, or a call of
+    /// another kind if `by` is 0.
     pub fn record_not_held(&self, name: &str, token: u64, by: u64) {
         let at = self.now();
         self.record(LockEvent::NotHeld { name: name.into(), token, by, at });
@@ -228,7 +228,8 @@ impl<'a> LockClient<'a> {
         at
     }
 
-    /// The term of a lease that was requested at these times.
+    /// The term of a lease. `from` and `wall` are the times before the request, by the monotonic
+    /// and by the wall clock.
     pub(super) fn term(&self, (from, wall): (LogicalTime, u64), time: Duration, renews: bool) -> LeaseTerm {
         let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         LeaseTerm { from, wall: (wall, self.env.runtime.unix_millis()), time_ms, renews }
@@ -359,7 +360,9 @@ impl<'a> LockClient<'a> {
         let free = self.env.store.is_free_lock(&name)?;
         let before = self.env.store.lock_holders(&name)?;
         let is_held = before.iter().any(|holder| holder.token == Some(Timestamp::from_u64(token)));
-        // A grant is listed before its end, so it may still be held, as after a failed conversion.
+        // A grant enters `ended` before it ends. So it may still be held, as after a failed
+        // conversion, and then its token is not stale. If the lock is free, the token can end no
+        // later grant.
         if is_held || free {
             return Ok(());
         }

@@ -72,14 +72,16 @@ pub enum LockEvent {
     EndAttempt { name: String, token: u64, by: u64, at: LogicalTime },
     /// The end attempt `by`, which was a conversion, has failed. The grant is unchanged.
     EndFailed { name: String, token: u64, by: u64, at: LogicalTime },
-    /// A detached lease has a guard again, which may renew the lease.
+    /// A call attaches a guard to the lease, or renews it. From here on the lease has no known
+    /// latest end.
     Resumed { name: String, token: u64 },
     /// The guard was released. The grant has ended durably, unless it was lost before.
     Released { name: String, token: u64, by: u64, at: LogicalTime },
-    /// The store returned that the grant has ended durably.
+    /// A call of the store has ended the grant durably.
     EndedDurably { name: String, token: u64 },
-    /// The grant was found lost, by the end attempt `by` or, if `by` is 0, without one. The checker
-    /// requires that the end of the lease or another end attempt explains the loss.
+    /// A call found the grant lost: the end attempt numbered `by`, or a call of another kind if
+    /// `by` is 0. The checker requires that the end of the lease or another end attempt explains
+    /// the loss.
     NotHeld { name: String, token: u64, by: u64, at: LogicalTime },
     /// A transaction is about to commit.
     Commit(Box<LockCommit>),

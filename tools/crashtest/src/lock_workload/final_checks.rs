@@ -22,7 +22,7 @@ const CATALOG: KeyspaceId = KeyspaceId(0);
 const LEASE_ROW_PREFIX: &[u8] = b"lock/";
 const LEASE_SURVIVES: &str = "lock: leases survive the process";
 const NOTHING_LEFT: &str = "lock: cleanup";
-/// Longer than any lease, and longer than an opening waits for leases.
+/// Much longer than any lease.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest wait for a lease to expire.
 const EXPIRY_WAIT_MAX: Duration = Duration::from_millis(1500);
@@ -91,7 +91,8 @@ fn check_lease(writer: &EventWriter<'_>, lease: &LeaseRecord, rng: &mut SeededRn
     }
 }
 
-/// The end of a killed process: the time of its last event.
+/// The event `StoreGone` of a killed process, which could not record it: at the time of its last
+/// event.
 pub fn store_gone(events: &[LockEvent]) -> Option<LockEvent> {
     let at = |event: &LockEvent| match event {
         LockEvent::StoreOpened(_, at, _)

@@ -5,9 +5,9 @@
 //! their pauses, leave some leases to other clients and to later incarnations, and end each other's
 //! grants by force.
 //!
-//! Under a lock they commit fenced transactions that append to a row, and unfenced ones that are
-//! expected to lose updates. They read with `begin` and with `snapshot`, and write to a register
-//! outside the store that accepts only growing tokens.
+//! Under a lock they commit fenced transactions that append to a row, and unfenced ones, which may
+//! commit after the lock is lost. They read with `begin` and with `snapshot`, and write to a
+//! register outside the store that accepts only growing tokens.
 //!
 //! All of this is recorded as [`event::LockEvent`]s, which [`crate::lock_checker`] checks.
 //! [`final_checks`] checks the leases that an incarnation has left.
@@ -45,8 +45,9 @@ pub const LEASE_MAX_MS: u64 = 1000;
 /// What the lock clients of one incarnation share.
 #[derive(Default)]
 pub struct SharedLocks {
-    /// Current grants, and grants that a client has ended or tried to end.
+    /// Grants that no client has tried to end.
     held: Mutex<Vec<(String, u64)>>,
+    /// Grants that a client has ended, or has tried to end.
     ended: Mutex<Vec<(String, u64)>>,
     /// Leases without a guard.
     detached: Mutex<Vec<(String, u64)>>,
@@ -58,7 +59,7 @@ pub struct SharedLocks {
     counts: Mutex<Counts>,
 }
 
-/// Waits without a grant.
+/// How many waits ended without a grant.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Waits that timed out.
@@ -75,12 +76,12 @@ impl SharedLocks {
         Self { register: Mutex::new(self.register.lock().clone()), ..Self::default() }
     }
 
-    /// Waits without a grant.
+    /// How many waits ended without a grant.
     pub fn counts(&self) -> Counts {
         *self.counts.lock()
     }
 
-    /// Adds a lease that an earlier incarnation has left.
+    /// Adds a lease without a guard.
     pub fn add_detached(&self, name: &str, token: Timestamp) {
         self.detached.lock().push((name.into(), token.to_u64()));
     }

@@ -17,8 +17,7 @@ enum Work {
     Append,
     /// Reads the row of the lock and writes another row, fenced.
     Read,
-    /// Increments a third row, unfenced: an update may be lost if another client increments
-    /// concurrently.
+    /// Increments a counter of the lock, unfenced: the commit may come after the lock was lost.
     Unfenced,
 }
 
@@ -47,8 +46,8 @@ impl<'a> LockClient<'a> {
         TxnOptions::default().commit_protocol(config.protocol).durability(config.durability)
     }
 
-    /// Commits a transaction under the lock. The guard may be shared during the commit, so that
-    /// another client can drop it; then the lock is not returned.
+    /// Commits a transaction under the lock. During the commit the guard may be shared; if another
+    /// client drops it, the lock is not returned.
     fn commit(&mut self, mut held: HeldLock<'a>, work: Work) -> Result<Option<HeldLock<'a>>, Error> {
         let (fence, options) = (held.guard()?.fence(), self.options_of_txn());
         let mut txn = self.env.store.begin_with(options)?;
@@ -150,7 +149,8 @@ impl<'a> LockClient<'a> {
         Ok(())
     }
 
-    /// Writes to the register outside the store, which knows only tokens.
+    /// Writes the token to the register outside the store. It is a violation if the register has
+    /// seen a greater token although this grant is still held.
     fn write_outside(&self, held: &HeldLock<'_>) -> Result<(), Error> {
         if held.mode != LockMode::Exclusive {
             return Ok(());
@@ -172,9 +172,9 @@ impl<'a> LockClient<'a> {
     fn renew(&self, held: &mut HeldLock<'_>) -> Result<(), Error> {
         let from = (self.events.now(), self.env.runtime.unix_millis());
         let time = Duration::from_millis(LEASE_MAX_MS);
-        // The event is recorded before the renewal, because the renewal may take effect even if its
-        // answer is lost. A renewal cannot end the lease earlier: the new term is not shorter than
-        // the old one.
+        // From this event on the checker knows no latest end of the lease. It is recorded before
+        // the renewal, which may take effect even if its answer is lost. The earliest end stays:
+        // the new term is not shorter than the old one.
         self.events.record(LockEvent::Resumed { name: held.name.clone(), token: held.token });
         match held.guard()?.renew(time) {
             Ok(()) => {
@@ -294,7 +294,7 @@ impl<'a> LockClient<'a> {
         }
     }
 
-    /// The token of the grant whose request has this reason.
+    /// The token of the client's own grant, which is recognized by the reason of its request.
     fn own_token(&self, name: &str, why: &str) -> Option<u64> {
         let holders = self.env.store.lock_holders(name).ok()?;
         let own = holders.iter().find(|holder| holder.reason.as_deref() == Some(why))?;

@@ -12,8 +12,8 @@ use crate::sim::BACKGROUND_THREAD;
 
 /// An arbitrary time.
 const NOW_MS: u64 = 1_800_000_000_000;
-/// Owner ids count up from this number. Records encode an id without leading zeros; from this
-/// number on all ids of a run, and so the records, have the same length.
+/// The only random number. Owner ids count up from it. Records encode an id without leading zeros;
+/// from this number on all ids of a run, and so the records, have the same length.
 const RANDOM: u64 = 1 << 21;
 const POLL: Duration = Duration::from_micros(100);
 

@@ -5,9 +5,9 @@
 //! their order, then the no-op frames and the rest of the header blocks. The part before the no-op
 //! frames is the same in every run of a seed.
 //!
-//! The log is copied after its last no-op frame, which proves that every commit in the log is
-//! durable. With an even seed this frame is dropped, as an earlier power cut would, so the last
-//! commits have no proof.
+//! The log is copied when it ends with a no-op frame, which proves that all commits in it are
+//! durable. With an even seed this frame is cut off, as if the power had failed before it was
+//! written; then there is no proof for the last commits.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -73,8 +73,8 @@ pub struct Acknowledged {
 }
 
 impl SampleStore {
-    /// The client log as it was when the store's log had this length: of later answers it has only
-    /// the aborts.
+    /// The client log without the answers that were recorded when the store's log was longer than
+    /// this. Of these answers only the aborts are kept.
     pub fn log_at(&self, length: usize) -> (ClientLog, Acknowledged) {
         let mut client_log = ClientLog::default();
         let mut acknowledged = Acknowledged::default();

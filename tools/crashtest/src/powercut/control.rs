@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
-/// File tails that were lost.
+/// The metric of lost file tails.
 pub const TAILS: &str = "lost tails";
-/// Directory entries that were lost.
+/// The metric of lost directory entries.
 pub const ENTRIES: &str = "lost directory entries";
 
 const SYNCED: &str = "control.synced";

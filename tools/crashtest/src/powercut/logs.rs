@@ -298,8 +298,8 @@ fn bytes_of(file: &mut fs::File) -> std::io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Shows that an image tests something: a reader that checks each frame by itself would replay
-    /// the newer segment after the hole.
+    /// Shows that the damage tests something: the newer segment is valid by itself, so a replay
+    /// that does not notice the hole before it would apply it.
     #[test]
     fn the_newer_segment_is_valid_and_hides_the_hole() {
         let image = image(1).unwrap();

@@ -44,9 +44,10 @@ const LAYER: &str = "powercut";
 const DISK_KIB: u64 = 96 << 10;
 const QUICK_CUTS: u64 = 20;
 const CUTS: u64 = 200;
-/// Of five disks in a row, these two flush continuously, and their clients never sync.
+/// Disks whose seed has one of these remainders modulo 5 flush continuously, and their clients
+/// never sync.
 const FLUSH_HEAVY: [u64; 2] = [2, 4];
-/// Power cuts of one disk.
+/// The number of power cuts of one disk.
 const INCARNATIONS: u32 = 4;
 /// A process that sends no event for this time hangs.
 const HANG_TIMEOUT: Duration = Duration::from_secs(30);
@@ -166,7 +167,7 @@ fn plan_incarnations(seed: u64, args: &LayerArgs, disk: &Disk, rng: &mut SeededR
         transactions: 0,
         long_value_every: [0, 2, 8][rng.below(3)],
         history_ms: [None, Some(20)][rng.below(2)],
-        // Buffers small enough for flushes within an incarnation.
+        // So small that buffers are flushed within an incarnation.
         write_buffer_bytes: if unsynced { 1 << 20 } else { 4 << 20 },
         filler_bytes: if small || unsynced { 30 << 10 } else { 0 },
         sync_every: if unsynced { 0 } else { SYNC_EVERY },

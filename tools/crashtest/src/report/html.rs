@@ -115,7 +115,7 @@ fn section(title: &str, about: &str, content: Option<Markup>) -> Markup {
     }
 }
 
-/// A drawing. A layer may have run without the metrics for it.
+/// A drawing, or "No data." if the layer has run without the metrics for it.
 fn drawing(layer: Option<&LayerResult>, plot: Option<Plot>, key: &[(&str, &str)]) -> Option<Markup> {
     let has_run = layer.is_some_and(|layer| layer.cases > 0);
     plot.map(|plot| figure(&plot, key)).or_else(|| has_run.then(|| html! { p.absent { "No data." } }))

@@ -64,9 +64,10 @@ pub struct SimStats {
     lost_frames: u64,
     /// Write skews, which snapshot isolation permits.
     write_skews: Arc<AtomicU64>,
-    /// Commits without an acknowledgement that were found.
+    /// How many commits were found whose client had no acknowledgement.
     unacknowledged_commits: usize,
-    /// Transactions that clients attempted, without those of the final checks.
+    /// Transactions that clients attempted, and their requests for named locks, both without those
+    /// of the final checks.
     attempted: u64,
     /// Incarnations that ended with a crash.
     crashes: u64,
@@ -95,7 +96,7 @@ pub struct SimResult {
     pub lost_frames: u64,
     /// Write skews, which snapshot isolation permits.
     pub write_skews: u64,
-    /// Commits without an acknowledgement that were found.
+    /// How many commits were found whose client had no acknowledgement.
     pub unacknowledged_commits: usize,
     /// Scheduler steps.
     pub steps: u64,
@@ -111,8 +112,8 @@ pub struct SimResult {
     pub client_log: ClientLog,
     /// Events of named locks.
     pub lock_events: Vec<LockEvent>,
-    /// Unfenced commits under locks, and how many violations the checks of fencing and visibility
-    /// find for them.
+    /// Unfenced commits under locks, and how many of them violated the lock order: a fence would
+    /// have prevented these.
     pub unfenced: (u64, u64),
 }
 

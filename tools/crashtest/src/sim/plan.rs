@@ -20,13 +20,15 @@ pub const CLIENT: &str = "client";
 pub const READER: &str = "reader";
 /// The name prefix of threads that take locks.
 pub const LOCK_CLIENT: &str = "lock client";
-/// A history counts if it attempted at least this many transactions and had a crash.
+/// A history counts if it had a crash and its clients attempted at least this many transactions.
+/// Requests for named locks count as transactions.
 pub const TRANSACTIONS_MIN: u64 = 50;
-/// Incarnations from this number on do not crash, so that every history ends.
+/// In embedded histories, incarnations from this number on can crash only when their clients have
+/// ended, so that the clients attempt enough transactions.
 const CRASHES_MAX: u32 = 6;
 /// A history that does not count after this many incarnations is given up: a few in ten thousand.
 pub const INCARNATIONS_MAX: u32 = CRASHES_MAX + 4;
-/// One history in this many has transactions with many rows, which take long.
+/// One history in this many has transactions with many rows; such a history takes long to run.
 const LARGE_EVERY: usize = 60;
 /// One history in this many has a focus.
 const FOCUSED_EVERY: usize = 2;
@@ -82,7 +84,7 @@ pub struct SimPlan {
     pub think_every: usize,
     /// Whether one of the clients mostly reads.
     pub has_reader: bool,
-    /// The TTL of locks, and whether networks are partitioned for a while.
+    /// In shared histories: the TTL of locks, and whether networks are partitioned for a while.
     pub ttl_ms: u64,
     pub partitions: bool,
     pub drops_keyspaces: bool,
@@ -105,7 +107,7 @@ pub struct SimPlan {
     pub max_snapshot_age: Option<Duration>,
     /// The history retentions: each incarnation has a random one of them.
     pub retention: [HistoryRetention; 3],
-    /// Where a crash may come, and at which visit at most.
+    /// The crash points at which a crash may come, and the highest visit at which it does.
     pub crash_points: Vec<CrashPoint>,
     pub visits_max: usize,
     /// The number of lock clients, their steps in an incarnation, and their longest pause in
@@ -287,7 +289,8 @@ impl SimPlan {
         ClientConfig { protocol: self.protocol, durability: self.durability, long_value_every: self.long_value_every }
     }
 
-    /// Whether an incarnation may crash. From `CRASHES_MAX` on none does, so that the history ends.
+    /// Whether an embedded incarnation may have a disk fault, or crash before its clients have
+    /// ended. From `CRASHES_MAX` on none does.
     pub fn may_crash(incarnation: u32) -> bool {
         incarnation < CRASHES_MAX
     }
@@ -316,7 +319,7 @@ impl SimPlan {
             return Crash { trigger: Trigger::Step(1 + rng.below(2500) as u64), deadline_yields: at_last };
         };
         let visit = if is_once_per_incarnation(point) { 1 } else { 1 + rng.below(self.visits_max) as u64 };
-        // Closing comes after all transactions, so a crash there needs no deadline.
+        // Closing comes after all transactions. A deadline would bring the crash before it.
         Crash {
             trigger: Trigger::CrashPoint(point, visit, 0),
             deadline_yields: at_last.filter(|_| !is_close_point(point)),
@@ -370,7 +373,7 @@ pub fn random_retention(rng: &mut SeededRng) -> [HistoryRetention; 3] {
     })
 }
 
-/// Points that a single process reaches only if an earlier incarnation has left locks.
+/// Points that an embedded incarnation reaches only if an earlier one has left locks.
 fn is_recovery_point(point: CrashPoint) -> bool {
     use CrashPoint as P;
     matches!(

@@ -17,26 +17,27 @@ use crate::points::Environment;
 use crate::violation::Violation;
 
 /// One seed in this many runs twice, and both runs must have the same digest. The number is odd, so
-/// that its even multiples are seeds of embedded histories, and its odd ones of shared histories.
+/// the multiples alternate between embedded histories, which have the even seeds, and shared ones.
 const RERUN_EVERY: u64 = 49;
 /// One history in this many may have too few transactions or no crash. Such a history is checked
 /// but not counted. If there are more of them, the run fails, because the plan is wrong.
 const DISCARDED_EVERY: u64 = 100;
 /// How many failures are saved.
 const FAILURES_MAX: usize = 20;
-/// The metric: write skews of each history, which snapshot isolation permits.
+/// The metric: the number of write skews in each history. Snapshot isolation permits them.
 const SKEW: &str = "write skew";
-/// The metric: histories of each round with too few transactions or no crash.
+/// The metric: how many histories of a round had too few transactions or no crash.
 const DISCARDED: &str = "discarded histories";
 
 /// One history in this many is of locks.
 const LOCKS_EVERY: u64 = 6;
-/// The metrics: unfenced commits under locks, and those that violated the lock order, which is what
-/// [`fencing_violations`](crate::lock_checker::fencing_violations) checks.
+/// The metrics: unfenced commits under locks, and those of them that violated the lock order, as
+/// [`fencing_violations`](crate::lock_checker::fencing_violations) finds.
 const UNFENCED: &str = "unfenced commits";
 const OUT_OF_LOCK_ORDER: &str = "unfenced commits that violated the lock order";
-/// A run with at least this many lock histories must have reached the crash points of ended and
-/// handed-over grants, and an unfenced commit must have violated the lock order.
+/// A run with at least this many lock histories must have visited `lock.grant-ended` and
+/// `lock.handed-over`. At least one unfenced commit must have violated the lock order: otherwise
+/// the fences were not tested.
 const LOCK_HISTORIES_MIN: u64 = 200;
 
 /// The number of histories of a quick run, and of a full one.

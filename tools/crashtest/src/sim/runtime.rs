@@ -7,7 +7,8 @@ use percolite::env::{Env, JoinHandle, Parker, Watermark};
 
 use super::scheduler::{Scheduler, ThreadId, current};
 
-/// A thread spins for fewer yields than this before it sleeps. A leader may take as many to reply.
+/// A thread spins for a random number of yields below this before it sleeps. So a leader's reply
+/// may come while it spins, or later.
 const YIELDS_MAX: u64 = 32;
 
 /// Takes time, random numbers and threads from the scheduler. Each process has its own wall clock.
@@ -70,9 +71,9 @@ struct SimParker {
 }
 
 impl Parker for SimParker {
-    /// A park may end spuriously. Here half of the parks with a timeout end within 4 ms: a history
-    /// has only a few milliseconds of virtual time, in which work that is due every second would
-    /// hardly ever run.
+    /// A park may end spuriously. Here half of the parks with a timeout end within 4 ms: a running
+    /// thread advances virtual time by microseconds, so otherwise work that is due every second
+    /// would hardly ever run.
     fn park(&self, at_most: Option<Duration>) {
         let hasty = Duration::from_micros(self.scheduler.random() % 4000);
         let at_most =

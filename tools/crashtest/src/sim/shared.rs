@@ -24,7 +24,7 @@ use crate::invariants::check_structure;
 use crate::rng::SeededRng;
 use crate::violation::Violation;
 
-/// After this time every lock has expired, even if the clock was set back by hours.
+/// After this time every row lock has expired, even if the clock was set back by hours.
 const A_DAY: Duration = Duration::from_secs(24 * 3600);
 const A_DAY_MS: i64 = 24 * 3_600_000;
 
@@ -229,7 +229,7 @@ impl<'a> Shared<'a> {
         Ok(())
     }
 
-    /// Four times partitions a random network for a while.
+    /// Starts a thread that partitions a random network for a while, four times.
     fn partition_networks(&mut self, threads: &[super::scheduler::ThreadId]) {
         let networks: Vec<_> = self.networks.iter().rev().take(threads.len()).cloned().collect();
         let (mut rng, scheduler) = (self.rng.split(), Arc::clone(self.scheduler));

@@ -28,7 +28,7 @@ pub trait Workload: Send + Sync {
     /// Its name, as the harness prints and reads it.
     fn name(&self) -> &'static str;
 
-    /// Writes the initial rows if they are missing. Transactions may run before this.
+    /// Writes the initial rows if they are missing. Transactions may run before they are written.
     ///
     /// # Errors
     /// Errors of the store.

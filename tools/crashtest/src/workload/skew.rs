@@ -1,8 +1,7 @@
-//! Two doctors on call, one of whom may leave while the other stays. Snapshot isolation permits
-//! write skew: both may leave concurrently. `get_for_update` on the row of the other doctor
-//! prevents write skew. So there are pairs that lock, for which the invariant must hold, and pairs
-//! that do not, whose write skews are counted. A long run without any write skew has tested
-//! nothing.
+//! Pairs of doctors on call: one of a pair may leave while the other stays. Snapshot isolation
+//! permits write skew: both may leave concurrently. `get_for_update` on the row of the other doctor
+//! prevents that. Some pairs lock in this way, and the invariant must hold for them. Other pairs do
+//! not, and their write skews are counted: a long run without any has tested nothing.
 
 use percolite::Error;
 
@@ -11,7 +10,7 @@ use crate::recorded_txn::RecordedTxn;
 use crate::value_encoding::body;
 
 const PAIRS: usize = 2;
-/// Pairs that lock what they read, and pairs that do not.
+/// The kinds of pairs, in their keys: those that lock what they read, and those that do not.
 const LOCKING: &str = "safe";
 const UNLOCKED: &str = "skew";
 

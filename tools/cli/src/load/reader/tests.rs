@@ -73,7 +73,8 @@ proptest! {
         let (read, _, failed) = read(Format::Csv, header, input.clone());
         prop_assert_eq!(failed.is_some(), quotes % 2 == 1);
         if let Some(err) = failed {
-            // A doubled quote closes and opens in the same line.
+            // The quote that is never closed is the last one that is outside of quotes and does not
+            // directly follow another quote. Two quotes in a row inside quotes stand for one quote.
             let opened = input.iter().rposition(|byte| *byte == b'"').map(|last| {
                 let within = |at: usize| input[..at].iter().filter(|byte| **byte == b'"').count() % 2 == 1;
                 (0..=last).rev().find(|at| input[*at] == b'"' && !within(*at) && (*at == 0 || input[at - 1] != b'"')).unwrap()

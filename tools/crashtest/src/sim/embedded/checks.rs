@@ -17,9 +17,9 @@ use crate::key_encoding::encode_key;
 use crate::restores::{FEW_ROWS, keyspaces_without_name};
 
 const CATALOG: KeyspaceId = KeyspaceId(0);
-/// A commit is durable within this time, even without a waiter.
+/// A commit is durable within this time, even if no client waits for that.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
-/// How long a transaction holds its permit: longer than any wait for one.
+/// How long a transaction of the admission check holds its permit: longer than others would wait.
 const PERMIT_HOLD_TIME: Duration = Duration::from_millis(1500);
 /// The maximum number of polls of a check for the end of background work, ten a second.
 const CLEANUP_POLLS_MAX: usize = 600;
@@ -28,7 +28,7 @@ impl Embedded<'_> {
     /// Checks that a store has stopped after an error of its disk.
     pub(super) fn check_failed(&self, store: &Store, engine: &Process, dead: &ProcessDead) {
         if self.machine.has_failed() || engine.reservation_failed() {
-            // The call that got the error may not have returned yet.
+            // Perhaps the call that got the error has not returned yet.
             self.scheduler.sleep(Duration::from_millis(100));
             // If everything is durable, a sync has nothing to do and succeeds, and only the next
             // write is refused. The batch is empty, so a store that wrongly accepts it is not
@@ -92,7 +92,7 @@ impl Embedded<'_> {
     }
 
     /// Runs as many transactions as the admission limit allows, each with a conflict, while no
-    /// others run. Checks that all of them are admitted without a timeout.
+    /// others run. Checks that none of them waits for its permit until the timeout.
     fn check_admission(&self, store: &Store, dead: &ProcessDead) {
         let Ok(rows) = store.keyspace(SECOND) else { return };
         let before = store.stats().admission_timeouts;

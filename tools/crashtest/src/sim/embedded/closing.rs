@@ -19,10 +19,10 @@ const LATE_CLIENTS: usize = 4;
 const TRANSACTIONS: usize = 20;
 /// One transaction in this many commits; the others only begin.
 const COMMITS_EVERY: usize = 8;
-/// The closing thread yields fewer times than this before it closes the store: the late clients
-/// run.
+/// The closing thread yields fewer times than this before it closes the store. Meanwhile the late
+/// clients run.
 const STEPS_BEFORE_MAX: usize = 60;
-/// The stall of a late client: longer than closing takes.
+/// How long a late client is stalled, in steps of others and in time: longer than closing takes.
 const STALLED_STEPS: u64 = 2000;
 const STALLED_FOR: Duration = Duration::from_secs(10);
 

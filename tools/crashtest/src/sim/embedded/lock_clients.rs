@@ -56,7 +56,7 @@ impl LockEvents {
         final_checks::logical_time(incarnation, now, self.ticks.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
-    /// Records that an incarnation has ended.
+    /// Records that the store of an incarnation was closed, or that its process has died.
     pub fn record_gone(&self, incarnation: u32, now: Duration) {
         let at = self.logical_time(incarnation, now);
         self.events.lock().push(LockEvent::StoreGone(at));
@@ -242,8 +242,8 @@ impl Embedded<'_> {
         self.violations.lock().extend(violations.into_iter().filter(|_| !is_dead(dead)));
     }
 
-    /// At the end of the history: resolves the unknown commits under locks, and checks that no lock
-    /// is left.
+    /// At the end of the history: looks up the commits under locks whose outcome is unknown, and
+    /// checks that no lock is left.
     pub(super) fn resolve_lock_commits(&self, store: &Store, engine: &Process) -> Result<(), String> {
         if self.plan.mode != Mode::Locks {
             return Ok(());

@@ -36,8 +36,8 @@ use crate::restores::Restores;
 use crate::rng::SeededRng;
 use crate::violation::Violation;
 
-/// No incarnation takes longer than this in virtual time, so with this retention all of its history
-/// is kept.
+/// An incarnation whose history retention is at least this keeps all of its history: no incarnation
+/// takes longer in virtual time.
 const INCARNATION_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// See the [module](self).

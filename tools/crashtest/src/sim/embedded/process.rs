@@ -11,7 +11,8 @@ use super::super::engine::{ProcessDead, ScheduledEngine, is_dead};
 use super::super::scheduler::ThreadId;
 use super::{Embedded, Process};
 
-/// The interval of the flusher while there is work, and its longest interval without work.
+/// The interval between two runs of the flusher while there is work, and the longest one without
+/// work.
 const FLUSH_INTERVAL: Duration = Duration::from_micros(200);
 const FLUSH_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
@@ -69,7 +70,8 @@ impl Embedded<'_> {
         }
     }
 
-    /// Makes one of the next calls of some kind fail, or the next reservation of the oracle.
+    /// Makes a random fault occur at one of the machine's next calls, or the oracle's next
+    /// reservation fail.
     pub(super) fn plan_fault(&mut self, engine: &Process) {
         let Some(fault) = self.rng.pick(&MachineFault::ALL).copied().filter(|_| !self.rng.one_in(5)) else {
             engine.fail_reservation();

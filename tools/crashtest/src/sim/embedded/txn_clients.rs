@@ -51,7 +51,8 @@ struct TxnClient {
     is_reader: bool,
     /// The number of transactions that this client runs.
     share: u64,
-    /// When all clients together have attempted this many transactions, the crash is due.
+    /// When the clients together have attempted this many transactions in the whole history, the
+    /// crash is due.
     enough: u64,
 }
 

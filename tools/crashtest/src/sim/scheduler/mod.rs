@@ -31,7 +31,8 @@ use crate::rng::SeededRng;
 const BEGAN_UNIX_MS: u64 = 1_763_700_000_000;
 /// A simulated thread that does not yield within this real time hangs.
 const REAL_TIME_MAX: Duration = Duration::from_secs(20);
-/// After this many failed attempts in a row, a lock counts as never released.
+/// After this many failed attempts of a thread in a row to lock a mutex, the mutex counts as never
+/// released.
 const LOCK_ATTEMPTS_MAX: u32 = 1_000_000;
 /// The number of a thread.
 pub type ThreadId = usize;
@@ -40,7 +41,7 @@ thread_local! {
     static CURRENT: RefCell<Option<(Arc<Scheduler>, ThreadId)>> = const { RefCell::new(None) };
 }
 
-/// The scheduler and the number of the calling thread, if it is a simulated thread.
+/// If the calling thread is simulated: its scheduler, and its number.
 pub fn current() -> Option<(Arc<Scheduler>, ThreadId)> {
     CURRENT.with_borrow(Clone::clone)
 }
@@ -55,7 +56,7 @@ pub enum Trigger {
     CrashPoint(CrashPoint, u64, u64),
 }
 
-/// The action of a crash, called with the running thread.
+/// The action of a crash. Its argument is the thread that runs when the crash comes.
 pub type CrashAction = Arc<dyn Fn(ThreadId) + Send + Sync>;
 
 /// Runs one simulated thread at a time.
@@ -202,9 +203,10 @@ impl Scheduler {
         }
     }
 
-    /// Yields before a lock: randomly at the first attempt, always if the lock is taken. Returns
-    /// true in both cases: the caller must never block on the lock, but try again. Time does not
-    /// advance and no crash comes here: what a crash loses depends only on calls of the engine.
+    /// Runs before each attempt to lock a mutex of the store: yields at random before the first
+    /// attempt, and always before a further one. Always returns true: the caller must not block on
+    /// the mutex, but try again. No crash comes here, because what a crash loses depends only on
+    /// calls of the engine.
     fn before_lock(&self, own: ThreadId, attempt: LockAttempt) -> bool {
         let mut state = self.state.lock();
         if attempt == LockAttempt::Retry {
@@ -249,15 +251,15 @@ impl Scheduler {
         state.threads[own].permit = false;
     }
 
-    /// Makes threads yield at every lock, and stalls those with this name prefix for long, once in
-    /// `once_in` yields.
+    /// Makes threads yield before they lock any mutex of the store. Those with this name prefix are
+    /// also stalled for long, once in `once_in` yields.
     pub fn stall_often(&self, threads: &'static str, once_in: usize) {
         let mut state = self.state.lock();
         (state.yield_at_locks_every, state.stall_every, state.stall_prefix) = (1, once_in, threads);
         state.stall_max = LONG_STALL;
     }
 
-    /// Makes threads yield at every lock.
+    /// Makes threads yield before they lock any mutex of the store.
     pub fn yield_at_locks(&self) {
         self.state.lock().yield_at_locks_every = 1;
     }
@@ -315,7 +317,7 @@ impl Scheduler {
         self.state.lock().rng.bits()
     }
 
-    /// The number of yields.
+    /// The number of steps: yields and other recorded actions.
     pub fn steps(&self) -> u64 {
         self.state.lock().steps
     }
@@ -376,7 +378,8 @@ impl Scheduler {
         let mut state = self.state.lock();
         state.record(own, "end");
         state.threads[own].state = ThreadState::Ended;
-        // A thread that joins this one waits without a timeout. It is woken to check again.
+        // A thread that joins this one waits without a timeout. All threads that wait so are woken,
+        // and check again what they wait for.
         for thread in &mut state.threads {
             if thread.state == (ThreadState::Waiting { until: None }) {
                 thread.permit = true;

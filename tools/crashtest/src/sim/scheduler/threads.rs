@@ -20,7 +20,8 @@ pub struct State {
     pub clock_offset_ms: i64,
     /// The running thread is replaced once in this many yields.
     pub switch_every: usize,
-    /// A thread yields before a lock once in this many times; 0: never.
+    /// A thread that is about to lock a mutex of the store first yields, once in this many times;
+    /// 0: never.
     pub yield_at_locks_every: usize,
     /// A thread that yields is stalled once in this many times; 0: never.
     pub stall_every: usize,
@@ -42,7 +43,7 @@ pub struct Thread {
     pub permit: bool,
     /// While the stall lasts, the thread is scheduled only if no other thread can run.
     pub stall: Option<Stall>,
-    /// How many times in a row the thread has found a lock taken.
+    /// How many times in a row the thread has found a mutex locked.
     pub lock_attempts: u32,
 }
 
