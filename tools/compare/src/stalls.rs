@@ -5,8 +5,8 @@
 //! fail because of this wait. Commits may take longer, but the delay must be spread over all of
 //! them: no commit may take longer than a second.
 //!
-//! During a run [`percolite::Store::engine_stats`] is sampled, as an operator would do. After the
-//! run [`percolite::Store::stats`] is read. The bars for evenness are this tool's own choice.
+//! During a run [`percolite::Store::stats`] and [`percolite::Store::engine_stats`] are sampled, as
+//! an operator would do. The bars for evenness are this tool's own choice.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -48,14 +48,16 @@ pub struct SecondStats {
     pub commits: u64,
     /// The latency of the slowest commit that ended in this second, in microseconds.
     pub max_latency: f64,
-    /// The number of samples. `stopped` and `delayed` count those with stopped or delayed writes.
+    /// The number of samples, and of those that show a stalled write.
     pub samples: u64,
-    pub stopped: u64,
-    pub delayed: u64,
+    pub stalled: u64,
     /// The maximum of the samples. `pending_compaction_bytes` is a maximum, too.
     pub level0_files: u64,
     pub pending_compaction_bytes: u64,
 }
+
+/// The time since the start of the run, whether a write was stalled, and the engine's statistics.
+type Sample = (Duration, bool, EngineStats);
 
 /// One run.
 #[derive(Debug, Default, Serialize)]
@@ -70,7 +72,7 @@ pub struct StallRun {
     pub max_latency: f64,
     /// The share of the time with a stalled writer, from the store's statistics.
     pub stalled_time: f64,
-    /// The share of the samples with stopped or delayed writes.
+    /// The share of the samples that show a stalled write.
     pub stalled_samples: f64,
     /// Commits of the slowest second, divided by the mean.
     pub slowest_second: f64,
@@ -159,14 +161,15 @@ fn write(client: u64, mut rng: Rng, store: &Store, rows: &Keyspace, start: &Barr
 }
 
 /// Samples the engine for the duration; breaks if the run is interrupted.
-fn sample(store: &Store, duration: Duration) -> Result<ControlFlow<(), Vec<(Duration, EngineStats)>>> {
+fn sample(store: &Store, duration: Duration) -> Result<ControlFlow<(), Vec<Sample>>> {
     let (started, mut samples) = (Instant::now(), Vec::new());
     while started.elapsed() < duration {
         if interrupt::interrupted() {
             return Ok(ControlFlow::Break(()));
         }
+        let is_stalled = store.stats().current_write_stall.is_some();
         let stats = store.engine_stats()?;
-        samples.push((started.elapsed(), stats));
+        samples.push((started.elapsed(), is_stalled, stats));
         std::thread::sleep(POLL_INTERVAL);
     }
     Ok(ControlFlow::Continue(samples))
@@ -187,12 +190,7 @@ fn verify(dir: &Path, written: &[WriterLog]) -> Result<()> {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "approximate statistics")]
-fn summarize(
-    written: &[WriterLog],
-    samples: &[(Duration, EngineStats)],
-    stalled_time: Duration,
-    duration: Duration,
-) -> StallRun {
+fn summarize(written: &[WriterLog], samples: &[Sample], stalled_time: Duration, duration: Duration) -> StallRun {
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
     let mut seconds = vec![SecondStats::default(); usize::try_from(duration.as_secs()).unwrap_or_default().max(1)];
     let place = |at: Duration| usize::try_from(at.as_secs() / SECOND.as_secs()).unwrap_or(usize::MAX);
@@ -204,9 +202,9 @@ fn summarize(
             second.max_latency = second.max_latency.max(micros(elapsed));
         }
     }
-    for (at, stats) in samples {
+    for (at, is_stalled, stats) in samples {
         if let Some(second) = seconds.get_mut(place(*at)) {
-            second.sample(stats);
+            second.sample(*is_stalled, stats);
         }
     }
     latencies.sort_unstable();
@@ -215,7 +213,7 @@ fn summarize(
         latencies.get(place).copied().map_or(0.0, micros)
     };
     let samples = seconds.iter().map(|second| second.samples).sum::<u64>();
-    let stalled_samples = seconds.iter().map(|second| second.stopped + second.delayed).sum::<u64>();
+    let stalled_samples = seconds.iter().map(|second| second.stalled).sum::<u64>();
     let sum = seconds.iter().map(|second| second.commits).sum::<u64>();
     let slowest = seconds.iter().map(|second| second.commits).min().unwrap_or_default();
     StallRun {
@@ -233,13 +231,9 @@ fn summarize(
 }
 
 impl SecondStats {
-    fn sample(&mut self, stats: &EngineStats) {
+    fn sample(&mut self, is_stalled: bool, stats: &EngineStats) {
         self.samples += 1;
-        if stats.is_write_stopped {
-            self.stopped += 1;
-        } else if stats.delayed_write_bytes_per_second > 0 {
-            self.delayed += 1;
-        }
+        self.stalled += u64::from(is_stalled);
         let level0_files = |column: &ColumnStats| column.level0_files;
         let files = stats.columns.iter().map(level0_files).max().unwrap_or_default();
         self.level0_files = self.level0_files.max(files);
@@ -256,9 +250,7 @@ pub fn check(all: &[StallRun]) -> Vec<Requirement> {
     };
     vec![
         requirement("stalls: failed writers", NO_FAILURES, |one| one.failures as f64),
-        requirement("stalls: share of engine_stats samples with stopped or delayed writes", MIN_STALLED, |one| {
-            one.stalled_samples
-        }),
+        requirement("stalls: share of samples that show a stalled write", MIN_STALLED, |one| one.stalled_samples),
         requirement("stalls: share of the time with a stalled writer", MIN_STALLED, |one| one.stalled_time),
         requirement("stalls: commits of the slowest second / mean", MIN_EVENNESS, |one| one.slowest_second),
         requirement("stalls: longest commit, seconds", MAX_LATENCY_SECONDS, |one| one.max_latency / 1e6),
@@ -275,8 +267,7 @@ pub fn show(all: &[StallRun]) -> Table {
         "p50",
         "p99",
         "stalled time",
-        "stopped",
-        "delayed",
+        "stalled samples",
         "level-0 files",
         "pending compaction",
     ]);
@@ -290,7 +281,6 @@ pub fn show(all: &[StallRun]) -> Table {
             time(one.p99),
             format!("{:.0} %", one.stalled_time * 100.0),
             format!("{:.0} %", one.stalled_samples * 100.0),
-            "(both)".to_owned(),
             empty,
             again,
         ]);
@@ -302,8 +292,7 @@ pub fn show(all: &[StallRun]) -> Table {
                 String::new(),
                 String::new(),
                 String::new(),
-                format!("{}/{}", second.stopped, second.samples),
-                format!("{}/{}", second.delayed, second.samples),
+                format!("{}/{}", second.stalled, second.samples),
                 second.level0_files.to_string(),
                 format!("{} MiB", second.pending_compaction_bytes >> 20),
             ]);
@@ -328,20 +317,14 @@ mod tests {
         WriterLog { timed, last_values: Vec::new(), failure: failure.map(str::to_owned) }
     }
 
-    fn stats(stopped: bool, delayed: u64) -> EngineStats {
-        let mut stats = EngineStats::default();
-        (stats.is_write_stopped, stats.delayed_write_bytes_per_second) = (stopped, delayed);
-        stats
-    }
-
     #[test]
     fn commits_and_samples_count_in_their_second() {
         let commits = [written(&[(100, 1), (999, 5), (1000, 2)], None), written(&[(200, 1), (2500, 900)], None)];
-        let samples = [(at(10), stats(true, 0)), (at(20), stats(false, 0)), (at(1500), stats(false, 7))];
+        let samples = [(10, true), (20, false), (1500, true)]
+            .map(|(millis, is_stalled)| (at(millis), is_stalled, EngineStats::default()));
         let stalls = summarize(&commits, &samples, at(500), at(2000));
-        let counts: Vec<_> =
-            stalls.seconds.iter().map(|one| (one.commits, one.samples, one.stopped, one.delayed)).collect();
-        assert_eq!(counts, [(3, 2, 1, 0), (1, 1, 0, 1)]);
+        let counts: Vec<_> = stalls.seconds.iter().map(|one| (one.commits, one.samples, one.stalled)).collect();
+        assert_eq!(counts, [(3, 2, 1), (1, 1, 1)]);
         assert_eq!((stalls.commits, stalls.max_latency, stalls.seconds[0].max_latency), (5, 900_000.0, 5000.0));
         assert!((stalls.slowest_second - 0.5).abs() < 1e-9 && (stalls.stalled_samples - 2.0 / 3.0).abs() < 1e-9);
         assert!((stalls.stalled_time - 0.25).abs() < 1e-9);
