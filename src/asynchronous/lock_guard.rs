@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 use crate::lock_manager::{LockEntry, LockTarget, LockWait, RequestHandle};
 use crate::option_ranges;
 use crate::store::{
-    Fence, GrantPoll, LockGuard, LockOptions, LockWaitPolicy, RequestResult, RetryLoop, Txn, TxnOptions, check_no_lease,
+    Fence, GrantPoll, LeaseRows, LockGuard, LockOptions, LockService, LockWaitPolicy, RequestResult, RetryLoop, Txn,
+    TxnLock, TxnOptions, check_no_lease,
 };
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
@@ -56,7 +57,7 @@ impl AsyncStore {
     /// Those of [`Store::try_lock`](crate::Store::try_lock), and of [`AsyncStore::run_blocking`].
     pub async fn try_lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<Option<AsyncLockGuard>> {
         let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait);
-        let locks = self.store.named_locks()?;
+        let LockService { locks, .. } = LockService::of(&self.store)?;
         match locks.request(&target.into(), &options, None)? {
             RequestResult::Requested(wait) => {
                 let GrantPoll::Ready(request) = locks.poll(wait, &options) else { return Ok(None) };
@@ -103,24 +104,25 @@ impl AsyncStore {
     {
         check_no_lease(&lock)?;
         let mut request = self.acquire_request(&target.into(), &lock).await?;
-        if !self.store.try_activate_now(request.grant(), false)? {
+        if !LockService::of(&self.store)?.try_activate_now(request.grant(), false)? {
             let store = self.store.clone();
             let activated;
             (request, activated) = run_blocking(move || {
-                let activated = store.activate_grant(request.grant(), false);
+                let activated =
+                    LockService::of(&store).and_then(|service| service.activate_grant(request.grant(), false));
                 (request, activated)
             })
             .await?;
             activated?;
         }
-        let under = self.store.txn_lock(request)?;
+        let under = TxnLock::new(LockService::of(&self.store)?.locks, request);
         let answer = self.run_attempts(RetryLoop::for_task(&self.store, txn).with_lock(under.clone()), work).await;
-        self.store.release_txn_lock(&under);
+        under.release(&self.store);
         answer.map(|(answer, _)| answer)
     }
 
     async fn acquire_request(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<RequestHandle> {
-        let locks = self.store.named_locks()?;
+        let LockService { locks, .. } = LockService::of(&self.store)?;
         let RequestResult::Requested(mut wait) = locks.request(target, options, Some(&Waiter::of_task))? else {
             return Err(locks.not_available_error(target, options));
         };
@@ -136,11 +138,11 @@ impl AsyncStore {
     }
 
     async fn activate_guard(&self, request: RequestHandle) -> Result<AsyncLockGuard> {
-        let guard = if self.store.try_activate_now(request.grant(), true)? {
-            self.store.make_guard(request)?
+        let guard = if LockService::of(&self.store)?.try_activate_now(request.grant(), true)? {
+            LockService::of(&self.store)?.make_guard(request)
         } else {
             let store = self.store.clone();
-            run_blocking(move || store.activate_guard(request)).await??
+            run_blocking(move || LockService::of(&store)?.activate_guard(request)).await??
         };
         Ok(guard.into())
     }
@@ -219,7 +221,7 @@ impl AsyncLockGuard {
         option_ranges::LOCK_LEASE.check(lease.as_nanos())?;
         let (store, grant) = (self.guard.store()?, Arc::clone(self.guard.grant()));
         let locks = Arc::clone(self.guard.locks());
-        run_blocking(move || locks.renew_lease(store.lease_rows(), &grant, Some(lease))).await?
+        run_blocking(move || locks.renew_lease(LeaseRows::new(&store), &grant, Some(lease))).await?
     }
 
     /// [`LockGuard::upgrade`]. If the future is dropped during the wait, the guard keeps its shared
@@ -251,7 +253,7 @@ impl AsyncLockGuard {
 
     /// [`LockGuard::downgrade`]. If the future is dropped after the lock has become shared, the
     /// token is 0 until a blocking thread has done the rest of the downgrade, or another call of
-    /// `downgrade` completes it.
+    /// `upgrade` or `downgrade` completes it.
     ///
     /// # Errors
     /// Those of [`LockGuard::downgrade`], and of [`AsyncStore::run_blocking`].
@@ -269,13 +271,13 @@ impl AsyncLockGuard {
             if grant.is_ready() {
                 return self.guard.check();
             }
-            if store.try_activate_now(&grant, true)? {
+            if LockService::of(&store)?.try_activate_now(&grant, true)? {
                 return Ok(());
             }
         }
         let activation = pending.get_or_insert_with(|| {
             let store = store.clone();
-            Box::pin(async move { run_blocking(move || store.activate_grant(&grant, true)).await? })
+            Box::pin(async move { run_blocking(move || LockService::of(&store)?.activate_grant(&grant, true)).await? })
         });
         let activated = activation.await;
         *pending = None;

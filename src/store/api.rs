@@ -82,18 +82,6 @@ impl Store {
         self.inner.coordinator.sync(None)
     }
 
-    /// The [store id](crate::store_id); `None` if none is assigned.
-    pub(in crate::store) fn store_id(&self) -> Result<Option<u64>> {
-        self.inner.check_open()?;
-        Ok(crate::store_id::load(&*self.inner.engine)?)
-    }
-
-    /// Blocks until every visible commit at or below `ts` is durable. Does nothing on a shared
-    /// engine.
-    pub(in crate::store) fn wait_durable_up_to(&self, ts: Timestamp) -> Result<()> {
-        if self.inner.coordinator.is_exclusive() { self.inner.coordinator.sync(Some(ts)) } else { Ok(()) }
-    }
-
     /// Makes a copy of the store in a new directory, which can be opened as a store of its own.
     /// Transactions continue meanwhile. The copy is a consistent state of the store during this
     /// call, with everything acknowledged before the call. If the new directory is on the same file

@@ -12,11 +12,12 @@ use crate::env::Env;
 use crate::error::Result;
 use crate::observe::Metrics;
 use crate::store::catalog::handles::Catalog;
-use crate::store::introspect::active_readers::ActiveReaders;
-use crate::store::introspect::slow_log::SlowLog;
+use crate::store::introspect::monitor::TxnMonitor;
+use crate::store::named_locks::errors::locks_unsupported_error;
 use crate::store::named_locks::state::NamedLocks;
 use crate::store::options::Options;
 use crate::store::read::row_reader::RowReader;
+use crate::timestamp::Timestamp;
 
 /// The instance id of the next store that this process opens. Each opened store gets an id of its
 /// own.
@@ -69,9 +70,8 @@ pub(crate) struct Inner {
     pub(in crate::store) env: Arc<dyn Env>,
     pub(in crate::store) options: Options,
     pub(in crate::store) metrics: Arc<Metrics>,
-    pub(in crate::store) catalog: Catalog,
-    pub(in crate::store) active: ActiveReaders,
-    pub(in crate::store) slow_log: SlowLog,
+    pub(in crate::store) catalog: Arc<Catalog>,
+    pub(in crate::store) monitor: TxnMonitor,
     pub(in crate::store) admission: Arc<AdmissionController>,
     pub(in crate::store) instance_id: u64,
     /// `None` if named locks are not supported.
@@ -113,6 +113,12 @@ impl Store {
         self.inner.check_open()
     }
 
+    /// The time by the monotonic clock.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.inner.env.elapsed()
+    }
+
     /// The instance id of the store, unique in this process.
     pub(in crate::store) fn instance_id(&self) -> u64 {
         self.inner.instance_id
@@ -126,6 +132,23 @@ impl Inner {
 
     pub(in crate::store) fn check_writable(&self) -> Result<()> {
         if self.options.read_only { Err(read_only_error()) } else { Ok(()) }
+    }
+
+    /// Fails if the store does not support named locks.
+    pub(in crate::store) fn lock_authority(&self) -> Result<&dyn LockAuthority> {
+        self.lock_authority.as_deref().ok_or_else(locks_unsupported_error)
+    }
+
+    /// The [store id](crate::store_id); `None` if none is assigned.
+    pub(in crate::store) fn store_id(&self) -> Result<Option<u64>> {
+        self.check_open()?;
+        Ok(crate::store_id::load(&*self.engine)?)
+    }
+
+    /// Blocks until every visible commit at or below `ts` is durable. Does nothing on a shared
+    /// engine.
+    pub(in crate::store) fn wait_durable_up_to(&self, ts: Timestamp) -> Result<()> {
+        if self.coordinator.is_exclusive() { self.coordinator.sync(Some(ts)) } else { Ok(()) }
     }
 
     pub(in crate::store) fn close(self: &Arc<Self>) -> Result<()> {

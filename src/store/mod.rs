@@ -5,16 +5,21 @@
 //! | `handle` | the handle, and the state that all handles of a store share |
 //! | `builder`, `options`, `open` | opening a store with the options of a [`Builder`] |
 //! | `api` | begin, snapshot, sync, checkpoint, close |
+//! | `background` | what the background worker does for the store |
 //! | `keyspace`, `catalog` | handles; creating, renaming and dropping keyspaces |
 //! | `txn`, `read` | transactions, snapshots, scans |
 //! | `named_locks` | locks on names, and fences |
 //! | `maintenance` | dump, restore, verification, repair |
 //! | `introspect` | statistics, row locks, active and slow transactions, the status file |
 //!
+//! An `impl Store` has public calls alone, by subject. The parts of a store own the rest: the
+//! catalog, the monitor of transactions, the row reader, the named locks.
+//!
 //! The store uses the coordinator through its trait alone, so the same code runs on an exclusive
 //! engine, on a shared one, and read-only.
 
 mod api;
+mod background;
 mod builder;
 mod catalog;
 mod handle;
@@ -32,8 +37,9 @@ pub use builder::Builder;
 pub use handle::Store;
 pub use introspect::active_readers::{ActiveKind, ActiveTransaction};
 pub use introspect::keyspace_stats::{KeyspaceSize, KeyspaceStats};
+pub use introspect::row_locks::{RowLock, RowLocks};
 pub use introspect::slow_log::{SlowTransaction, TimeBreakdown, TxnOutcome};
-pub use introspect::stats::{RowLock, RowLocks, Stats};
+pub use introspect::stats::Stats;
 pub use introspect::status::StoreStatus;
 pub use introspect::status_entries::{ActiveTransactionStatus, ConflictStatus, RowLockStatus, SlowTransactionStatus};
 pub use keyspace::Keyspace;
@@ -48,8 +54,11 @@ pub use named_locks::guard::LockGuard;
 pub use named_locks::options::{LockOptions, LockWaitPolicy, MAX_LOCK_REASON_BYTES};
 #[cfg(feature = "tokio")]
 pub(crate) use named_locks::{
+    lease_rows::LeaseRows,
     locked_txn::check_no_lease,
     request::{GrantPoll, RequestResult},
+    service::LockService,
+    txn_lock::TxnLock,
 };
 pub use options::{Durability, RetryPolicy, TxnOptions};
 

@@ -9,18 +9,20 @@ use crate::coordinator::embedded::EmbeddedCoordinator;
 use crate::coordinator::read_only::ReadOnlyCoordinator;
 use crate::coordinator::shared::SharedCoordinator;
 use crate::coordinator::shared_config::SharedConfig;
-use crate::coordinator::{BackgroundTask, Coordinator, LockAuthority};
+use crate::coordinator::{Coordinator, LockAuthority};
 use crate::engine::Engine;
 use crate::engine::sim::SimStorage;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::observe::Metrics;
 use crate::option_ranges;
+use crate::store::background::background_tasks;
 use crate::store::builder::Builder;
 use crate::store::catalog::handles::Catalog;
 use crate::store::handle::{Inner, Store, next_instance_id};
-use crate::store::introspect::active_readers::ActiveReaders;
-use crate::store::introspect::slow_log::SlowLog;
+use crate::store::introspect::monitor::TxnMonitor;
+use crate::store::named_locks::background::close_locks;
+use crate::store::named_locks::load_leases::load_leases;
 use crate::store::named_locks::state::NamedLocks;
 use crate::store::options::Options;
 use crate::store::read::row_reader::RowReader;
@@ -115,9 +117,9 @@ impl Builder {
     pub fn open_engine(self, engine: Arc<dyn Engine>) -> Result<Store> {
         self.options.check()?;
         if self.options.read_only {
-            return Store::open_read_only(engine, self.options, self.env);
+            return open_read_only(engine, self.options, self.env);
         }
-        Store::open_exclusive(engine, self.options, self.env)
+        open_exclusive(engine, self.options, self.env)
     }
 
     /// Opens a store as one of several clients of a shared engine. All commits have two phases.
@@ -137,7 +139,7 @@ impl Builder {
     pub fn open_shared(self, config: SharedConfig) -> Result<Store> {
         self.options.check()?;
         option_ranges::LOCK_TTL.check(Duration::from_millis(config.ttl_ms).as_nanos())?;
-        Ok(Store::open_shared(config, self.options, self.env))
+        Ok(open_shared(config, self.options, self.env))
     }
 }
 
@@ -165,97 +167,78 @@ impl Store {
     pub fn in_memory() -> Result<Self> {
         Self::builder().in_memory()
     }
+}
 
-    fn open_exclusive(engine: Arc<dyn Engine>, options: Options, env: Arc<dyn Env>) -> Result<Self> {
-        if !engine.capabilities().exclusive {
-            return Err(Error::invalid("the engine is shared: open it with open_shared"));
-        }
-        if engine.capabilities().batch_rows_max < 2 {
-            return Err(Error::invalid("an exclusive engine must support batches of at least two rows"));
-        }
-        let instance_id = next_instance_id();
-        let metrics = Arc::new(Metrics::new(instance_id));
-        let coordinator = EmbeddedCoordinator::open(
-            Arc::clone(&engine),
-            Arc::clone(&env),
-            Arc::clone(&metrics),
-            options.conflict_cache_rows,
-            options.durability.waits_for_sync(),
-            options.history_retention,
-        )?;
-        let lock_authority = coordinator.lock_authority();
-        let locks = lock_authority
-            .as_deref()
-            .map(|authority| NamedLocks::new(authority, &env, options.application_name.as_deref(), instance_id));
-        let store =
-            Self::from_parts(coordinator, engine, (instance_id, metrics), options, env, (lock_authority, locks));
-        store.load_leases()?;
-        let resolve = store.inner.options.background_resolve;
-        store.inner.coordinator.start_background(resolve, store.background_tasks())?;
-        Ok(store)
+fn open_exclusive(engine: Arc<dyn Engine>, options: Options, env: Arc<dyn Env>) -> Result<Store> {
+    if !engine.capabilities().exclusive {
+        return Err(Error::invalid("the engine is shared: open it with open_shared"));
     }
+    if engine.capabilities().batch_rows_max < 2 {
+        return Err(Error::invalid("an exclusive engine must support batches of at least two rows"));
+    }
+    let instance_id = next_instance_id();
+    let metrics = Arc::new(Metrics::new(instance_id));
+    let coordinator = EmbeddedCoordinator::open(
+        Arc::clone(&engine),
+        Arc::clone(&env),
+        Arc::clone(&metrics),
+        options.conflict_cache_rows,
+        options.durability.waits_for_sync(),
+        options.history_retention,
+    )?;
+    let lock_authority = coordinator.lock_authority();
+    let locks = lock_authority
+        .as_deref()
+        .map(|authority| NamedLocks::new(authority, &env, options.application_name.as_deref(), instance_id));
+    let store = from_parts(coordinator, engine, (instance_id, metrics), options, env, (lock_authority, locks));
+    load_leases(&store)?;
+    let resolve = store.inner.options.background_resolve;
+    store.inner.coordinator.start_background(resolve, background_tasks(&store))?;
+    Ok(store)
+}
 
-    /// The tasks that the background worker runs for the store in each round, in this order.
-    fn background_tasks(&self) -> Vec<BackgroundTask> {
-        let task = |name, work: fn(&Self) -> Result<()>| -> BackgroundTask {
-            let background = self.background_handle();
-            (name, Box::new(move || work(&background)))
-        };
-        vec![
-            task("maintain", |store| {
-                store.maintain();
-                Ok(())
-            }),
-            #[cfg(feature = "rocks")]
-            task("status_file", Self::write_status_file),
-            task("purge_keyspaces", Self::purge_dropped),
-            task("leases", Self::prune_locks),
-        ]
-    }
+fn open_shared(config: SharedConfig, options: Options, env: Arc<dyn Env>) -> Store {
+    let instance_id = next_instance_id();
+    let metrics = Arc::new(Metrics::new(instance_id));
+    let engine = Arc::clone(&config.engine);
+    let coordinator = Arc::new(SharedCoordinator::new(config, Arc::clone(&env), Arc::clone(&metrics)));
+    from_parts(coordinator, engine, (instance_id, metrics), options, env, (None, None))
+}
 
-    fn open_shared(config: SharedConfig, options: Options, env: Arc<dyn Env>) -> Self {
-        let instance_id = next_instance_id();
-        let metrics = Arc::new(Metrics::new(instance_id));
-        let engine = Arc::clone(&config.engine);
-        let coordinator = Arc::new(SharedCoordinator::new(config, Arc::clone(&env), Arc::clone(&metrics)));
-        Self::from_parts(coordinator, engine, (instance_id, metrics), options, env, (None, None))
-    }
+fn open_read_only(engine: Arc<dyn Engine>, options: Options, env: Arc<dyn Env>) -> Result<Store> {
+    let coordinator = Arc::new(ReadOnlyCoordinator::open(&*engine, Arc::clone(&env))?);
+    let instance_id = next_instance_id();
+    let metrics = Arc::new(Metrics::new(instance_id));
+    Ok(from_parts(coordinator, engine, (instance_id, metrics), options, env, (None, None)))
+}
 
-    fn open_read_only(engine: Arc<dyn Engine>, options: Options, env: Arc<dyn Env>) -> Result<Self> {
-        let coordinator = Arc::new(ReadOnlyCoordinator::open(&*engine, Arc::clone(&env))?);
-        let instance_id = next_instance_id();
-        let metrics = Arc::new(Metrics::new(instance_id));
-        Ok(Self::from_parts(coordinator, engine, (instance_id, metrics), options, env, (None, None)))
-    }
-
-    fn from_parts(
-        coordinator: Arc<dyn Coordinator>,
-        engine: Arc<dyn Engine>,
-        (instance_id, metrics): (u64, Arc<Metrics>),
-        options: Options,
-        env: Arc<dyn Env>,
-        (lock_authority, locks): (Option<Arc<dyn LockAuthority>>, Option<Arc<NamedLocks>>),
-    ) -> Self {
-        let opened = env.elapsed();
-        Self::from_inner(Inner {
-            opened_at: opened,
-            locks,
-            lock_authority,
-            before_close: Self::close_locks,
-            closing: AtomicBool::new(false),
-            #[cfg(feature = "rocks")]
-            status_written_at: crate::sync::Mutex::new(opened),
-            rows: RowReader::new(&coordinator, options.max_snapshot_age),
-            coordinator,
-            engine,
-            env,
-            admission: Arc::new(AdmissionController::new(options.admission_limit)),
-            metrics,
-            catalog: Catalog::new(instance_id),
-            active: ActiveReaders::default(),
-            slow_log: SlowLog::default(),
-            instance_id,
-            options,
-        })
-    }
+fn from_parts(
+    coordinator: Arc<dyn Coordinator>,
+    engine: Arc<dyn Engine>,
+    (instance_id, metrics): (u64, Arc<Metrics>),
+    options: Options,
+    env: Arc<dyn Env>,
+    (lock_authority, locks): (Option<Arc<dyn LockAuthority>>, Option<Arc<NamedLocks>>),
+) -> Store {
+    let opened = env.elapsed();
+    let catalog = Arc::new(Catalog::new(instance_id));
+    Store::from_inner(Inner {
+        opened_at: opened,
+        locks,
+        lock_authority,
+        before_close: close_locks,
+        closing: AtomicBool::new(false),
+        #[cfg(feature = "rocks")]
+        status_written_at: crate::sync::Mutex::new(opened),
+        rows: RowReader::new(&coordinator, options.max_snapshot_age),
+        coordinator,
+        engine,
+        admission: Arc::new(AdmissionController::new(options.admission_limit)),
+        monitor: TxnMonitor::new(&env, &metrics, &catalog, &options),
+        env,
+        metrics,
+        catalog,
+        instance_id,
+        options,
+    })
 }

@@ -134,6 +134,25 @@ fn functions_of_the_library_are_short() {
     check("a function of the library has at most 70 lines", &broken, &[]);
 }
 
+/// Every method of the handle can use all of the store's state, whatever file it is in. So its
+/// blocks have only the public calls. The rest belongs to parts with private state.
+#[test]
+fn the_handle_of_a_store_has_only_public_calls() {
+    let mut broken = Vec::new();
+    for source in sources(&["src"], ".rs") {
+        let mut in_handle = false;
+        for (line, number) in source.text.lines().zip(1..) {
+            in_handle = line == "impl Store {" || in_handle && line != "}";
+            let is_method = line.starts_with("    ") && !line.starts_with("     ") && line.contains("fn ");
+            let is_comment = line.trim_start().starts_with("//");
+            if in_handle && is_method && !is_comment && !line.starts_with("    pub fn ") {
+                broken.push((source.path.clone(), format!(":{number}: {}", line.trim())));
+            }
+        }
+    }
+    check("an `impl Store` has only public calls", &broken, &["src/store/handle.rs"]);
+}
+
 #[test]
 fn the_expected_rocksdb_is_the_bundled_one() {
     for lock_file in sources(&["Cargo.lock", "tools/compare/Cargo.lock"], "Cargo.lock") {

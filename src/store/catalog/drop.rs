@@ -13,119 +13,54 @@ use crate::row::KeyspaceId;
 use crate::store::catalog::entries::{
     DROPPED_PREFIX, STAGED_MARK, decode_dropped_id, decode_id, dropped_key, name_key,
 };
-use crate::store::catalog::keyspaces::allocate_id;
+use crate::store::catalog::reader::CatalogReader;
 use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
 use crate::store::txn::Txn;
 
-impl Store {
-    /// Drops a keyspace and all its rows. Earlier snapshots and transactions can still read it
-    /// through existing handles. Reads of later snapshots and transactions return
-    /// [`ErrorKind::KeyspaceNotFound`]. So do all writes to the keyspace, and commits of
-    /// transactions that have written to it. The space of the keyspace is released later, in the
-    /// background.
-    ///
-    /// # Errors
-    /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] on a shared engine, and
-    /// those of [`Txn::commit`].
-    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
-        // On an error, dropping `pending` removes the marks from the handles. That is safe even if
-        // the commit is undetermined, because then the store has failed and no handle can be used.
-        let (pending, id) = self.begin_drop(name)?;
-        self.commit_drop(id, name)?;
-        pending.done();
-        Ok(())
+/// Deletes the rows of dropped keyspaces that no view can read.
+pub(in crate::store) fn purge_dropped(store: &Store) -> Result<()> {
+    let coordinator = &*store.inner.coordinator;
+    // A lock resolver may have to read a primary in a dropped keyspace.
+    if coordinator.may_read_primaries() {
+        return Ok(());
     }
-
-    /// Removes all rows of a keyspace, however many, in one short transaction: it gives the name to
-    /// a new, empty keyspace and drops the old one, with the effects of [`Store::drop_keyspace`].
-    /// Reads and locks no rows.
-    ///
-    /// Returns a handle of the new keyspace. Existing handles stay handles of the old keyspace, so
-    /// a transaction that has written through them does not commit.
-    ///
-    /// To delete rows atomically with other changes, use
-    /// [`Txn::delete_range`](crate::Txn::delete_range).
-    ///
-    /// # Errors
-    /// Those of [`Store::drop_keyspace`].
-    pub fn truncate_keyspace(&self, name: &str) -> Result<Keyspace> {
-        let (pending, old) = self.begin_drop(name)?;
-        let catalog = self.inner.catalog.keyspace();
-        let new = self.transact(|txn| {
-            check_name_unchanged(txn, &catalog, name, old)?;
-            let new = allocate_id(txn, &catalog)?;
-            txn.put(&catalog, name_key(name), new.0.to_be_bytes())?;
-            txn.put(&catalog, dropped_key(old), b"")?;
-            Ok::<_, Error>(new)
-        })?;
-        pending.done();
-        Ok(self.inner.catalog.handle(new, name))
-    }
-
-    /// Marks the handles as dropped.
-    fn begin_drop(&self, name: &str) -> Result<(PendingDrop<'_>, KeyspaceId)> {
-        self.inner.check_open()?;
-        self.inner.check_writable()?;
-        if !self.inner.coordinator.is_exclusive() {
-            return Err(Error::invalid("not supported on a shared engine: dropping a keyspace"));
+    let catalog = store.inner.catalog.keyspace();
+    let view = coordinator.begin()?.0;
+    let entries: Vec<_> = CatalogReader::new(store).entries(&view, DROPPED_PREFIX).collect::<Result<_>>()?;
+    for entry in entries {
+        let id = decode_dropped_id(entry.key())?;
+        // Pending drops and staged keyspaces have timestamp MAX, so they are skipped.
+        let recorded = store.inner.catalog.dropped_at(id);
+        let committed =
+            store.inner.engine.snapshot()?.write(&catalog.row(entry.key()))?.map_or(recorded, |drop| drop.commit_ts);
+        let dropped_at = recorded.max(committed);
+        // A keyspace that never had a name is not in the history, so only views that are not
+        // historical count.
+        let may_be_read = if entry.value() == STAGED_MARK {
+            coordinator.watermarks().is_none_or(|marks| marks.oldest_read_ts < dropped_at)
+        } else {
+            !coordinator.is_below_gc_horizon(dropped_at)?
+        };
+        if may_be_read {
+            continue;
         }
-        let keyspace = self.existing_keyspace(name)?;
-        let id = keyspace.id();
-        Ok((PendingDrop::new(self, vec![keyspace])?, id))
-    }
-
-    fn commit_drop(&self, id: KeyspaceId, name: &str) -> Result<()> {
-        let catalog = self.inner.catalog.keyspace();
-        let mut txn = self.begin()?;
-        unlink_name(&mut txn, &catalog, name, id)?;
-        txn.commit().map(drop)
-    }
-
-    /// Deletes the rows of dropped keyspaces that no view can read.
-    pub(in crate::store) fn purge_dropped(&self) -> Result<()> {
-        let coordinator = &*self.inner.coordinator;
-        // A lock resolver may have to read a primary in a dropped keyspace.
-        if coordinator.may_read_primaries() {
+        // Checked again, because the drop is committed by now. A transaction that committed
+        // before the drop, perhaps after the first check, is in the table of fates if it still
+        // has locks.
+        if coordinator.may_read_primaries() && !mutated!(DropCheckedOnce) {
             return Ok(());
         }
-        let catalog = self.inner.catalog.keyspace();
-        let view = coordinator.begin()?.0;
-        let entries: Vec<_> = self.catalog().entries(&view, DROPPED_PREFIX).collect::<Result<_>>()?;
-        for entry in entries {
-            let id = decode_dropped_id(entry.key())?;
-            // Pending drops and staged keyspaces have timestamp MAX, so they are skipped.
-            let recorded = self.inner.catalog.dropped_at(id);
-            let committed =
-                self.inner.engine.snapshot()?.write(&catalog.row(entry.key()))?.map_or(recorded, |drop| drop.commit_ts);
-            let dropped_at = recorded.max(committed);
-            // A keyspace that never had a name is not in the history, so only views that are not
-            // historical count.
-            let may_be_read = if entry.value() == STAGED_MARK {
-                coordinator.watermarks().is_none_or(|marks| marks.oldest_read_ts < dropped_at)
-            } else {
-                !coordinator.is_below_gc_horizon(dropped_at)?
-            };
-            if may_be_read {
-                continue;
-            }
-            // Checked again, because the drop is committed by now. A transaction that committed
-            // before the drop, perhaps after the first check, is in the table of fates if it still
-            // has locks.
-            if coordinator.may_read_primaries() && !mutated!(DropCheckedOnce) {
-                return Ok(());
-            }
-            crash_point!(KeyspaceDropped);
-            coordinator.delete_keyspace(id)?;
-            crash_point!(KeyspaceDataDeleted);
-            // Not by `transact`: the background worker must not wait for a permit, whose holder may
-            // wait in `close` for this worker.
-            let mut txn = self.begin()?;
-            txn.delete(&catalog, entry.key())?;
-            txn.commit()?;
-        }
-        Ok(())
+        crash_point!(KeyspaceDropped);
+        coordinator.delete_keyspace(id)?;
+        crash_point!(KeyspaceDataDeleted);
+        // Not by `transact`: the background worker must not wait for a permit, whose holder may
+        // wait in `close` for this worker.
+        let mut txn = store.begin()?;
+        txn.delete(&catalog, entry.key())?;
+        txn.commit()?;
     }
+    Ok(())
 }
 
 /// Keyspaces that are marked as dropped. If this value is dropped without a call of
@@ -136,6 +71,18 @@ pub(in crate::store) struct PendingDrop<'a> {
 }
 
 impl<'a> PendingDrop<'a> {
+    /// Marks the handles of the keyspace that has this name; also returns its id.
+    pub fn begin(store: &'a Store, name: &str) -> Result<(Self, KeyspaceId)> {
+        store.inner.check_open()?;
+        store.inner.check_writable()?;
+        if !store.inner.coordinator.is_exclusive() {
+            return Err(Error::invalid("not supported on a shared engine: dropping a keyspace"));
+        }
+        let keyspace = store.existing_keyspace(name)?;
+        let id = keyspace.id();
+        Ok((Self::new(store, vec![keyspace])?, id))
+    }
+
     pub fn new(store: &'a Store, keyspaces: Vec<Keyspace>) -> Result<Self> {
         let mut pending = Self { store, keyspaces: Vec::new() };
         for keyspace in keyspaces {

@@ -1,12 +1,15 @@
-//! Opening, creating, listing and renaming keyspaces.
+//! Opening, creating, listing, renaming and dropping keyspaces.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::KeyspaceId;
+use crate::store::catalog::drop::{PendingDrop, check_name_unchanged, unlink_name};
 use crate::store::catalog::entries::{
-    CATALOG_ID, NAME_PREFIX, NEXT_ID_KEY, check_name, decode_id, entry_name, name_key,
+    CATALOG_ID, NAME_PREFIX, NEXT_ID_KEY, check_name, decode_id, dropped_key, entry_name, name_key,
 };
+use crate::store::catalog::reader::CatalogReader;
 use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
+use crate::store::options::TxnOptions;
 use crate::store::read::snapshot::Snapshot;
 use crate::store::txn::Txn;
 
@@ -19,7 +22,7 @@ impl Store {
     /// and those of [`Txn::commit`].
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         check_name(name)?;
-        if let Some(id) = self.catalog().id_of(name)? {
+        if let Some(id) = id_of(self, name)? {
             let found = self.inner.catalog.handle(id, name);
             // It may have been dropped after the lookup.
             if !found.inner.descriptor.is_dropped() {
@@ -45,7 +48,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::KeyspaceNotFound`] if it does not exist, and those of [`Snapshot::get`].
     pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
-        let id = self.catalog().id_of(name)?.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
+        let id = id_of(self, name)?.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
         Ok(self.inner.catalog.handle(id, name))
     }
 
@@ -94,6 +97,52 @@ impl Store {
         renamed.inner.descriptor.rename(to);
         Ok(renamed)
     }
+
+    /// Drops a keyspace and all its rows. Earlier snapshots and transactions can still read it
+    /// through existing handles. Reads of later snapshots and transactions return
+    /// [`ErrorKind::KeyspaceNotFound`]. So do all writes to the keyspace, and commits of
+    /// transactions that have written to it. The space of the keyspace is released later, in the
+    /// background.
+    ///
+    /// # Errors
+    /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] on a shared engine, and
+    /// those of [`Txn::commit`].
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        // On an error, dropping `pending` removes the marks from the handles. That is safe even if
+        // the commit is undetermined, because then the store has failed and no handle can be used.
+        let (pending, id) = PendingDrop::begin(self, name)?;
+        let mut txn = self.begin()?;
+        unlink_name(&mut txn, &self.inner.catalog.keyspace(), name, id)?;
+        txn.commit()?;
+        pending.done();
+        Ok(())
+    }
+
+    /// Removes all rows of a keyspace, however many, in one short transaction: it gives the name to
+    /// a new, empty keyspace and drops the old one, with the effects of [`Store::drop_keyspace`].
+    /// Reads and locks no rows.
+    ///
+    /// Returns a handle of the new keyspace. Existing handles stay handles of the old keyspace, so
+    /// a transaction that has written through them does not commit.
+    ///
+    /// To delete rows atomically with other changes, use
+    /// [`Txn::delete_range`](crate::Txn::delete_range).
+    ///
+    /// # Errors
+    /// Those of [`Store::drop_keyspace`].
+    pub fn truncate_keyspace(&self, name: &str) -> Result<Keyspace> {
+        let (pending, old) = PendingDrop::begin(self, name)?;
+        let catalog = self.inner.catalog.keyspace();
+        let new = self.transact(|txn| {
+            check_name_unchanged(txn, &catalog, name, old)?;
+            let new = allocate_id(txn, &catalog)?;
+            txn.put(&catalog, name_key(name), new.0.to_be_bytes())?;
+            txn.put(&catalog, dropped_key(old), b"")?;
+            Ok::<_, Error>(new)
+        })?;
+        pending.done();
+        Ok(self.inner.catalog.handle(new, name))
+    }
 }
 
 impl Snapshot {
@@ -107,7 +156,7 @@ impl Snapshot {
             Ok((decode_id(row.value())?, entry_name(row.key()).unwrap_or_default()))
         });
         let entries: Vec<_> = entries.collect::<Result<_>>()?;
-        let dropped = self.store.catalog().dropped_before_open(entries.iter().map(|(id, _)| *id))?;
+        let dropped = CatalogReader::new(&self.store).dropped_before_open(entries.iter().map(|(id, _)| *id))?;
         let handle = |(id, name): (KeyspaceId, String)| {
             let handle = self.store.inner.catalog.handle(id, &name);
             if dropped.contains(&id) {
@@ -117,6 +166,14 @@ impl Snapshot {
         };
         Ok(entries.into_iter().map(handle).collect())
     }
+}
+
+/// The id of the keyspace that has this name now.
+pub(super) fn id_of(store: &Store, name: &str) -> Result<Option<KeyspaceId>> {
+    let txn = Txn::begin(store, TxnOptions::default())?;
+    let found = txn.get(&store.inner.catalog.keyspace(), name_key(name).as_bytes())?;
+    txn.commit()?;
+    found.map(|id| decode_id(&id)).transpose()
 }
 
 pub(super) fn allocate_id(txn: &mut Txn, catalog: &Keyspace) -> Result<KeyspaceId> {

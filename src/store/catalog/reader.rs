@@ -6,41 +6,28 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::read_view::ReadView;
 use crate::row::KeyspaceId;
-use crate::store::catalog::entries::{DROPPED_PREFIX, NAME_PREFIX, decode_dropped_id, decode_id, entry_name, name_key};
+use crate::store::catalog::entries::{DROPPED_PREFIX, NAME_PREFIX, decode_dropped_id, decode_id, entry_name};
 use crate::store::handle::Store;
-use crate::store::options::TxnOptions;
 use crate::store::read::key_range::prefix_range;
 use crate::store::read::scan::Scan;
-use crate::store::txn::Txn;
 
-/// Reads the catalog of a store. `id_of`, `name_of` and `dropped_before_open` read its newest
+/// Reads the catalog of a store. `name_of` and `dropped_before_open` read its newest
 /// state, the other functions a given view (`check_not_staging` both).
 #[derive(Clone, Copy)]
 pub(in crate::store) struct CatalogReader<'a> {
     pub(super) store: &'a Store,
 }
 
-impl Store {
-    pub(in crate::store) fn catalog(&self) -> CatalogReader<'_> {
-        CatalogReader { store: self }
-    }
-}
-
-impl CatalogReader<'_> {
-    /// The id of the keyspace that has this name now.
-    pub fn id_of(self, name: &str) -> Result<Option<KeyspaceId>> {
-        let catalog = self.store.inner.catalog.keyspace();
-        let txn = Txn::begin(self.store, TxnOptions::default())?;
-        let found = txn.get(&catalog, name_key(name).as_bytes())?;
-        txn.commit()?;
-        found.map(|id| decode_id(&id)).transpose()
+impl<'a> CatalogReader<'a> {
+    pub fn new(store: &'a Store) -> Self {
+        Self { store }
     }
 
     /// The catalog's entries in the view whose keys begin with `kind`, such as [`NAME_PREFIX`]. The
     /// scan is internal, so it is not in the list of active transactions.
     pub fn entries(self, view: &Arc<ReadView>, kind: &str) -> Scan {
         let range = prefix_range(&self.store.inner.catalog.keyspace(), kind.as_bytes());
-        Scan::new(self.store, &self.store.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))
+        Scan::new(self.store, &self.store.inner.monitor.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))
     }
 
     /// The keyspaces among `ids` that were dropped in an earlier incarnation. Each keyspace in

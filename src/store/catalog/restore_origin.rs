@@ -14,8 +14,10 @@ use std::collections::BTreeMap;
 use crate::error::{ErrorKind, Result};
 use crate::row::KeyspaceId;
 use crate::store::catalog::entries::decode_id;
+#[cfg(doc)]
 use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
+use crate::store::read::snapshot::Snapshot;
 use crate::store::txn::Txn;
 use crate::timestamp::Timestamp;
 
@@ -44,6 +46,12 @@ impl RestoreOrigin {
         Ok(Some(Self { store_id, restored_ts, keyspaces }))
     }
 
+    /// See [`Store::restored_ts`].
+    pub fn restored_ts(snapshot: &Snapshot, catalog: &Keyspace) -> Result<Option<Timestamp>> {
+        let bytes = snapshot.get(catalog, RESTORED_KEY)?;
+        bytes.map(|bytes| decode(&bytes).map(|(_, restored_ts)| restored_ts)).transpose()
+    }
+
     /// Replaces the origin in the catalog; `None` deletes it.
     pub fn write(origin: Option<&Self>, txn: &mut Txn, catalog: &Keyspace) -> Result<()> {
         // Read for update, so that a concurrent restore is a conflict, whatever this one writes
@@ -58,20 +66,6 @@ impl RestoreOrigin {
         all.try_for_each(|(source_id, id)| {
             txn.put(catalog, format!("{RESTORED_PREFIX}{source_id:010}"), id.0.to_be_bytes())
         })
-    }
-}
-
-impl Store {
-    /// The end of the last restored dump, as a timestamp of the source store: see
-    /// [`Store::restore`]. The next incremental dump must start at this timestamp. `None` if
-    /// nothing was restored, or if the dump had no store id. Writes to this store do not change the
-    /// timestamp.
-    ///
-    /// # Errors
-    /// Those of [`Snapshot::get`](crate::Snapshot::get).
-    pub fn restored_ts(&self) -> Result<Option<Timestamp>> {
-        let bytes = self.snapshot()?.get(&self.inner.catalog.keyspace(), RESTORED_KEY)?;
-        bytes.map(|bytes| decode(&bytes).map(|(_, restored_ts)| restored_ts)).transpose()
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::error::{Error, Result};
 use crate::store::catalog::drop::PendingDrop;
 use crate::store::catalog::entries::{STAGED_MARK, check_name, decode_id, dropped_key, name_key};
-use crate::store::catalog::keyspaces::allocate_id;
+use crate::store::catalog::keyspaces::{allocate_id, id_of};
 use crate::store::catalog::restore_origin::RestoreOrigin;
 use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
@@ -67,7 +67,7 @@ impl<'a> StagedKeyspaces<'a> {
         self.publish_soon();
         let mut replaced = Vec::new();
         for keyspace in &self.keyspaces {
-            if let Some(id) = store.catalog().id_of(keyspace.name())? {
+            if let Some(id) = id_of(store, keyspace.name())? {
                 if existing == OnExisting::Fail {
                     let what = format!("keyspace {:?} was created meanwhile", keyspace.name());
                     return Err(Error::invalid(what));

@@ -8,6 +8,7 @@ use crate::engine::storage::Column;
 use crate::error::Result;
 use crate::keys::keyspace_range;
 use crate::row::KeyspaceId;
+use crate::store::catalog::reader::CatalogReader;
 use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
 use crate::store::read::snapshot::Snapshot;
@@ -46,102 +47,76 @@ pub struct KeyspaceSize {
     pub disk_bytes: u64,
 }
 
-impl Store {
-    /// Row counts and sizes of all keyspaces, ordered by name. Dropped keyspaces that are not
-    /// purged yet come last.
-    ///
-    /// Counts the rows of each keyspace, up to `count` rows or 64 MiB, whichever comes first. The
-    /// rest is estimated from RocksDB's approximate sizes. Rows that are not in tables yet have no
-    /// such size: if all counted rows are such, as many rows or bytes again are counted, until one
-    /// is in tables. If `count` is `u64::MAX`, every row is counted, which takes as long as reading
-    /// all rows. A store in memory always counts every row.
-    ///
-    /// ```
-    /// # fn main() -> percolite::Result<()> {
-    /// let store = percolite::Store::in_memory()?;
-    /// let towns = store.keyspace("towns")?;
-    /// store.transact(|txn| txn.put(&towns, "Oslo", "717710"))?;
-    /// let stats = store.keyspace_stats(10_000)?;
-    /// assert_eq!(stats[0].name.as_deref(), Some("towns"));
-    /// assert_eq!((stats[0].rows, stats[0].logical_bytes), (1, 10));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`Snapshot::get`] and [`Store::snapshot`].
-    pub fn keyspace_stats(&self, count: u64) -> Result<Vec<KeyspaceStats>> {
-        let snapshot = self.snapshot()?;
-        let named = snapshot.keyspaces()?;
-        let mut stats: Vec<_> = named
-            .iter()
-            .map(|keyspace| self.keyspace_stats_of(&snapshot, keyspace, count.max(1)))
-            .collect::<Result<_>>()?;
-        for id in self.catalog().dropped_at(&snapshot.reader.view)? {
-            let disk_bytes = self.disk_bytes_of(id).unwrap_or_default();
-            stats.push(KeyspaceStats { name: None, rows: 0, logical_bytes: 0, is_exact: false, disk_bytes });
-        }
-        Ok(stats)
+/// See [`Store::keyspace_stats`].
+pub(in crate::store) fn keyspace_stats(snapshot: &Snapshot, count: u64) -> Result<Vec<KeyspaceStats>> {
+    let named = snapshot.keyspaces()?;
+    let mut stats: Vec<_> =
+        named.iter().map(|keyspace| keyspace_stats_of(snapshot, keyspace, count.max(1))).collect::<Result<_>>()?;
+    for id in CatalogReader::new(&snapshot.store).dropped_at(&snapshot.reader.view)? {
+        let disk_bytes = disk_bytes_of(&snapshot.store, id).unwrap_or_default();
+        stats.push(KeyspaceStats { name: None, rows: 0, logical_bytes: 0, is_exact: false, disk_bytes });
     }
+    Ok(stats)
+}
 
-    fn keyspace_stats_of(&self, snapshot: &Snapshot, keyspace: &Keyspace, count: u64) -> Result<KeyspaceStats> {
-        let (mut rows, mut logical_bytes, mut is_exact) = (0_u64, 0_u64, true);
-        let mut scan = snapshot.range(keyspace, ..);
-        loop {
-            let max_rows = rows.saturating_add(count);
-            let max_bytes = if count == u64::MAX { u64::MAX } else { logical_bytes.saturating_add(SAMPLE_BYTES) };
-            let seen = scan.visit(|key, value| {
-                rows += 1;
-                logical_bytes += (key.len() + value.len()) as u64;
-                if rows >= max_rows || logical_bytes >= max_bytes {
-                    ControlFlow::Break(keyspace.row(key))
-                } else {
-                    ControlFlow::Continue(())
-                }
-            })?;
-            let ControlFlow::Break(last) = seen else { break };
-            let (start, end) = keyspace_range(keyspace.id());
-            let size_up_to = |end: &[u8]| self.inner.engine.approximate_size(Column::Write, &start, end);
-            // The engine has no size for rows that are only in memtables. If all counted rows are
-            // such, the loop counts as many again.
-            if let (Some(counted @ 1..), Some(all)) = (size_up_to(last.as_bytes()), size_up_to(&end)) {
-                let extrapolate = |part: u64| {
-                    let whole = u128::from(part) * u128::from(all.max(counted)) / u128::from(counted);
-                    u64::try_from(whole).unwrap_or(u64::MAX)
-                };
-                (rows, logical_bytes, is_exact) = (extrapolate(rows), extrapolate(logical_bytes), false);
-                break;
+fn keyspace_stats_of(snapshot: &Snapshot, keyspace: &Keyspace, count: u64) -> Result<KeyspaceStats> {
+    let (mut rows, mut logical_bytes, mut is_exact) = (0_u64, 0_u64, true);
+    let mut scan = snapshot.range(keyspace, ..);
+    loop {
+        let max_rows = rows.saturating_add(count);
+        let max_bytes = if count == u64::MAX { u64::MAX } else { logical_bytes.saturating_add(SAMPLE_BYTES) };
+        let seen = scan.visit(|key, value| {
+            rows += 1;
+            logical_bytes += (key.len() + value.len()) as u64;
+            if rows >= max_rows || logical_bytes >= max_bytes {
+                ControlFlow::Break(keyspace.row(key))
+            } else {
+                ControlFlow::Continue(())
             }
+        })?;
+        let ControlFlow::Break(last) = seen else { break };
+        let (start, end) = keyspace_range(keyspace.id());
+        let size_up_to = |end: &[u8]| snapshot.store.inner.engine.approximate_size(Column::Write, &start, end);
+        // The engine has no size for rows that are only in memtables. If all counted rows are
+        // such, the loop counts as many again.
+        if let (Some(counted @ 1..), Some(all)) = (size_up_to(last.as_bytes()), size_up_to(&end)) {
+            let extrapolate = |part: u64| {
+                let whole = u128::from(part) * u128::from(all.max(counted)) / u128::from(counted);
+                u64::try_from(whole).unwrap_or(u64::MAX)
+            };
+            (rows, logical_bytes, is_exact) = (extrapolate(rows), extrapolate(logical_bytes), false);
+            break;
         }
-        let name = Some(keyspace.name().to_owned());
-        Ok(KeyspaceStats {
-            name,
-            rows,
-            logical_bytes,
-            is_exact,
-            disk_bytes: self.disk_bytes_of(keyspace.id()).unwrap_or_default(),
+    }
+    let name = Some(keyspace.name().to_owned());
+    Ok(KeyspaceStats {
+        name,
+        rows,
+        logical_bytes,
+        is_exact,
+        disk_bytes: disk_bytes_of(&snapshot.store, keyspace.id()).unwrap_or_default(),
+    })
+}
+
+/// The size of a keyspace in all columns; `None` if the engine has no sizes.
+fn disk_bytes_of(store: &Store, id: KeyspaceId) -> Option<u64> {
+    let (start, end) = keyspace_range(id);
+    let columns = [Column::Write, Column::Lock, Column::Data, Column::History];
+    columns.into_iter().map(|column| store.inner.engine.approximate_size(column, &start, &end)).sum()
+}
+
+/// The disk space of at most `limit` keyspaces, the first by name; empty if the engine has no
+/// sizes.
+pub(in crate::store) fn keyspace_sizes(store: &Store, limit: usize) -> Result<Vec<KeyspaceSize>> {
+    if store.inner.engine.approximate_size(Column::Write, &[], &[]).is_none() {
+        return Ok(Vec::new());
+    }
+    store.inner.check_open()?;
+    let view = store.inner.coordinator.begin()?.0;
+    let named = CatalogReader::new(store).names_at(&view).take(limit);
+    named
+        .map(|named| {
+            named.map(|(name, id)| KeyspaceSize { name, disk_bytes: disk_bytes_of(store, id).unwrap_or_default() })
         })
-    }
-
-    /// The size of a keyspace in all columns; `None` if the engine has no sizes.
-    fn disk_bytes_of(&self, id: KeyspaceId) -> Option<u64> {
-        let (start, end) = keyspace_range(id);
-        let columns = [Column::Write, Column::Lock, Column::Data, Column::History];
-        columns.into_iter().map(|column| self.inner.engine.approximate_size(column, &start, &end)).sum()
-    }
-
-    /// The disk space of at most `limit` keyspaces, the first by name; empty if the engine has no
-    /// sizes.
-    pub(in crate::store) fn keyspace_sizes(&self, limit: usize) -> Result<Vec<KeyspaceSize>> {
-        if self.inner.engine.approximate_size(Column::Write, &[], &[]).is_none() {
-            return Ok(Vec::new());
-        }
-        self.inner.check_open()?;
-        let view = self.inner.coordinator.begin()?.0;
-        let named = self.catalog().names_at(&view).take(limit);
-        named
-            .map(|named| {
-                named.map(|(name, id)| KeyspaceSize { name, disk_bytes: self.disk_bytes_of(id).unwrap_or_default() })
-            })
-            .collect()
-    }
+        .collect()
 }

@@ -135,17 +135,25 @@ impl PastAttempts {
 
 /// The slow transaction log: the newest entries, and the slowest.
 #[derive(Default)]
-pub(in crate::store) struct SlowLog(pub Mutex<Logged>);
+pub(in crate::store) struct SlowLog(Mutex<Logged>);
 
 #[derive(Default)]
-pub struct Logged {
+struct Logged {
     /// Oldest first.
-    pub newest: VecDeque<SlowTransaction>,
+    newest: VecDeque<SlowTransaction>,
     /// Slowest first; entries of equal duration oldest first.
-    pub slowest: Vec<SlowTransaction>,
+    slowest: Vec<SlowTransaction>,
 }
 
 impl SlowLog {
+    pub fn newest(&self) -> Vec<SlowTransaction> {
+        self.0.lock().newest.iter().cloned().collect()
+    }
+
+    pub fn slowest(&self) -> Vec<SlowTransaction> {
+        self.0.lock().slowest.clone()
+    }
+
     pub fn add(&self, slow: SlowTransaction) {
         let Logged { newest, slowest } = &mut *self.0.lock();
         let position = slowest.partition_point(|entry| entry.duration >= slow.duration);

@@ -19,9 +19,10 @@ use crate::json_forms::{millis, seconds, seconds_or_none};
 use crate::lock_manager::{LockEntry, LockState, LockStats};
 use crate::observe::Latencies;
 use crate::store::handle::Store;
-use crate::store::introspect::keyspace_stats::KeyspaceSize;
+use crate::store::introspect::keyspace_stats::{KeyspaceSize, keyspace_sizes};
 use crate::store::introspect::stats::Stats;
 use crate::store::introspect::status_entries::{ActiveTransactionStatus, RowLockStatus, SlowTransactionStatus};
+use crate::store::named_locks::inspect::lock_summary;
 
 /// The version of the document's format. It changes only if programs for the previous version would
 /// misread the document; an added field does not change it.
@@ -96,72 +97,41 @@ pub struct StoreStatus {
     pub keyspaces: Vec<KeyspaceSize>,
 }
 
-impl Store {
-    /// The current activity of the store, and its counters since it was opened, as one document
-    /// that can be serialized. The document's lists are bounded; [`Store::active_transactions`],
-    /// [`Store::slow_transactions`], [`Store::slowest_transactions`] and [`Store::row_locks`] are
-    /// complete.
-    ///
-    /// ```
-    /// # fn main() -> percolite::Result<()> {
-    /// let store = percolite::Store::in_memory()?;
-    /// let status = store.status();
-    /// assert_eq!((status.pid, status.active_total), (std::process::id(), 0));
-    /// # Ok(()) }
-    /// ```
-    pub fn status(&self) -> StoreStatus {
-        let active = self.active_transactions();
-        let newest = self.slow_transactions();
-        let failure = self.inner.coordinator.failure();
+impl StoreStatus {
+    pub(in crate::store) fn read(store: &Store) -> Self {
+        let active = store.active_transactions();
+        let newest = store.slow_transactions();
+        let failure = store.inner.coordinator.failure();
         // An error ends the list: if the store is closed, for example, the list is empty.
-        let row_locks = self.row_locks().into_iter().flatten().map_while(Result::ok);
-        let named_locks = self.lock_summary(LISTED_MAX);
+        let row_locks = store.row_locks().into_iter().flatten().map_while(Result::ok);
+        let named_locks = lock_summary(&store.inner, LISTED_MAX);
         let (held_locks, lock_waits) =
             named_locks.entries.into_iter().partition(|entry| entry.state == LockState::Held);
-        StoreStatus {
+        Self {
             held_locks_total: named_locks.held as u64,
             held_locks,
             lock_waits_total: named_locks.waiting as u64,
             lock_waits,
             longest_lock_wait: named_locks.longest_wait,
-            lock_stats: self.lock_stats(),
+            lock_stats: store.lock_stats(),
             format_version: STATUS_FORMAT,
             pid: std::process::id(),
-            taken_at: UNIX_EPOCH + Duration::from_millis(self.inner.env.unix_millis()),
-            uptime: self.inner.env.elapsed().saturating_sub(self.inner.opened_at),
-            publish_interval: self.inner.options.status_file_interval,
+            taken_at: UNIX_EPOCH + Duration::from_millis(store.inner.env.unix_millis()),
+            uptime: store.inner.env.elapsed().saturating_sub(store.inner.opened_at),
+            publish_interval: store.inner.options.status_file_interval,
             failure,
-            stats: self.stats(),
-            engine: self.engine_stats().ok(),
-            latencies: self.latencies(),
+            stats: store.stats(),
+            engine: store.engine_stats().ok(),
+            latencies: store.latencies(),
             active_total: active.len() as u64,
             active: active.iter().take(LISTED_MAX).map(Into::into).collect(),
             slow: newest.iter().skip(newest.len().saturating_sub(SLOW_LISTED_MAX)).map(Into::into).collect(),
-            slowest: self.slowest_transactions().iter().take(SLOW_LISTED_MAX).map(Into::into).collect(),
+            slowest: store.slowest_transactions().iter().take(SLOW_LISTED_MAX).map(Into::into).collect(),
             row_locks: row_locks.take(LISTED_MAX).map(|lock| (&lock).into()).collect(),
-            keyspaces: self.keyspace_sizes(LISTED_MAX).unwrap_or_default(),
+            keyspaces: keyspace_sizes(store, LISTED_MAX).unwrap_or_default(),
         }
     }
 
-    /// Writes the status file, if its interval has passed.
-    #[cfg(feature = "rocks")]
-    pub(in crate::store) fn write_status_file(&self) -> Result<()> {
-        let Some(every) = self.inner.options.status_file_interval else { return Ok(()) };
-        let now = self.inner.env.elapsed();
-        {
-            let mut written_at = self.inner.status_written_at.lock();
-            if now.saturating_sub(*written_at) < every {
-                return Ok(());
-            }
-            *written_at = now;
-        }
-        let document = serde_json::to_vec(&self.status())
-            .map_err(|why| Error::from(ErrorKind::Io(format!("cannot write the status file: {why}"))))?;
-        Ok(self.inner.engine.write_status_file(Some(&document))?)
-    }
-}
-
-impl StoreStatus {
     /// Reads the status file of a directory, which the process that has the store open
     /// [publishes](crate::store::Builder::status_file_interval); `None` if there is no file.
     ///

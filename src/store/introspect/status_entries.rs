@@ -9,8 +9,8 @@ use crate::error::Conflict;
 use crate::json_forms::{millis, seconds, text, text_or_none};
 use crate::protocol::TxnStatus;
 use crate::store::introspect::active_readers::{ActiveKind, ActiveTransaction};
+use crate::store::introspect::row_locks::RowLock;
 use crate::store::introspect::slow_log::{SlowTransaction, TxnOutcome};
-use crate::store::introspect::stats::RowLock;
 use crate::timestamp::Timestamp;
 
 /// An active transaction or snapshot: [`ActiveTransaction`] in a

@@ -9,6 +9,7 @@ use crate::store::handle::Store;
 use crate::store::named_locks::guard::LockGuard;
 use crate::store::named_locks::options::{LockOptions, LockWaitPolicy};
 use crate::store::named_locks::request::{GrantPoll, RequestResult};
+use crate::store::named_locks::service::LockService;
 
 impl Store {
     /// Acquires a named lock exclusively. Waits at most **30 seconds**; [`Store::lock_with`] has
@@ -70,22 +71,7 @@ impl Store {
     /// # Errors
     /// Those of [`Store::lock`], except [`ErrorKind::LockNotAvailable`].
     pub fn try_lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<Option<LockGuard>> {
-        self.try_lock_with(&target.into(), &LockOptions::exclusive().wait(LockWaitPolicy::NoWait))
-    }
-
-    pub(in crate::store) fn try_lock_with(
-        &self,
-        target: &LockTarget<'_>,
-        options: &LockOptions,
-    ) -> Result<Option<LockGuard>> {
-        let locks = self.named_locks()?;
-        match locks.request(target, options, None)? {
-            RequestResult::Requested(wait) => match locks.poll(wait, options) {
-                GrantPoll::Ready(request) => self.activate_guard(request?).map(Some),
-                GrantPoll::Pending(..) => Ok(None),
-            },
-            RequestResult::NotAvailable => Ok(None),
-        }
+        LockService::of(self)?.try_lock(&target.into(), &LockOptions::exclusive().wait(LockWaitPolicy::NoWait))
     }
 
     /// Acquires a named lock with options.
@@ -102,7 +88,20 @@ impl Store {
     ///   ([`LockOptions::semaphore`]).
     /// - [`ErrorKind::LockLost`] also if the lease expires before its row is written.
     pub fn lock_with<'a>(&self, target: impl Into<LockTarget<'a>>, options: LockOptions) -> Result<LockGuard> {
-        let request = self.named_locks()?.acquire(&target.into(), &options)?;
-        self.activate_guard(request)
+        let request = LockService::of(self)?.locks.acquire(&target.into(), &options)?;
+        LockService::of(self)?.activate_guard(request)
+    }
+}
+
+impl LockService<'_> {
+    /// Acquires a lock if it is available.
+    pub(super) fn try_lock(self, target: &LockTarget<'_>, options: &LockOptions) -> Result<Option<LockGuard>> {
+        match self.locks.request(target, options, None)? {
+            RequestResult::Requested(wait) => match self.locks.poll(wait, options) {
+                GrantPoll::Ready(request) => self.activate_guard(request?).map(Some),
+                GrantPoll::Pending(..) => Ok(None),
+            },
+            RequestResult::NotAvailable => Ok(None),
+        }
     }
 }

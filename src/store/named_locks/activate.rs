@@ -27,47 +27,47 @@ use std::time::Duration;
 use crate::coordinator::LockAuthority;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock_manager::{ExpiredLease, Grant, LockLostReason, Predecessors, RequestHandle};
+#[cfg(doc)]
 use crate::store::handle::Store;
 use crate::store::named_locks::guard::LockGuard;
 use crate::store::named_locks::lease_row::LeaseRow;
 use crate::store::named_locks::lease_rows::LeaseRows;
+use crate::store::named_locks::service::LockService;
 use crate::store::named_locks::state::NamedLocks;
 use crate::timestamp::Timestamp;
 
-impl Store {
+impl LockService<'_> {
     /// Activates a request that is granted in memory, and makes its guard.
-    pub(crate) fn activate_guard(&self, request: RequestHandle) -> Result<LockGuard> {
+    pub fn activate_guard(self, request: RequestHandle) -> Result<LockGuard> {
         self.activate_grant(request.grant(), true)?;
-        self.make_guard(request)
+        Ok(self.make_guard(request))
     }
 
     /// Makes the guard of a request whose grant is activated already.
-    pub(crate) fn make_guard(&self, request: RequestHandle) -> Result<LockGuard> {
-        Ok(LockGuard::new(self, self.named_locks()?, request))
+    pub fn make_guard(self, request: RequestHandle) -> LockGuard {
+        LockGuard::new(self.store, self.locks, request)
     }
 
     /// Steps 2 to 6. Without `waits`, as in [`Store::transact_with_lock`], step 5 changes the lease
     /// rows durably, but does not wait for the commits of earlier grants. The call itself, not its
     /// caller, passes the grant's lease to the lease renewer, because an asynchronous caller may
     /// drop its future while the call runs.
-    pub(crate) fn activate_grant(&self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
-        let activation = self.activation(grant)?;
+    pub fn activate_grant(self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
         if grant.has_lease() {
             self.start_lease_renewer()?;
         }
-        activation.run(waits)
+        self.activation(grant).run(waits)
     }
 
-    /// Does what [`Store::activate_grant`] does, if nothing has to be waited for; else returns
-    /// `false` without effect.
+    /// Does what [`LockService::activate_grant`] does, if nothing has to be waited for; else
+    /// returns `false` without effect.
     #[cfg(feature = "tokio")]
-    pub(crate) fn try_activate_now(&self, grant: &Arc<Grant>, waits: bool) -> Result<bool> {
-        self.activation(grant)?.try_now(waits)
+    pub fn try_activate_now(self, grant: &Arc<Grant>, waits: bool) -> Result<bool> {
+        self.activation(grant).try_now(waits)
     }
 
-    fn activation<'a>(&'a self, grant: &'a Arc<Grant>) -> Result<Activation<'a>> {
-        let (locks, authority) = (self.named_locks()?, self.lock_authority()?);
-        Ok(Activation { locks, authority, lease_rows: self.lease_rows(), grant })
+    fn activation<'a>(&'a self, grant: &'a Arc<Grant>) -> Activation<'a> {
+        Activation { locks: self.locks, authority: self.authority, lease_rows: self.lease_rows(), grant }
     }
 }
 

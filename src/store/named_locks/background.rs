@@ -5,32 +5,31 @@ use std::time::Duration;
 use crate::error::{CLOSED_BY_USER, Result};
 use crate::store::handle::Store;
 use crate::store::named_locks::errors::is_transient;
+use crate::store::named_locks::lease_rows::LeaseRows;
 
 /// The row of an expired lease without a successor is removed after this time.
 const STALE_LEASE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-impl Store {
-    /// Forgets ended grants whose fenced commits are durable, because no later grant has to wait
-    /// for these commits. Removes the rows of ended leases, and of leases that expired
-    /// [`STALE_LEASE_AFTER`] ago.
-    pub(in crate::store) fn prune_locks(&self) -> Result<()> {
-        let Some(locks) = &self.inner.locks else { return Ok(()) };
-        if !locks.manager.was_used() {
-            return Ok(());
-        }
-        let stale = locks.manager.stale_lease_rows(STALE_LEASE_AFTER, locks.env.elapsed());
-        self.lease_rows().remove(&stale)?;
-        locks.manager.prune_all(self.lock_authority()?.durable_ts());
-        Ok(())
+/// Forgets ended grants whose fenced commits are durable, because no later grant has to wait
+/// for these commits. Removes the rows of ended leases, and of leases that expired
+/// [`STALE_LEASE_AFTER`] ago.
+pub(in crate::store) fn prune_locks(store: &Store) -> Result<()> {
+    let Some(locks) = &store.inner.locks else { return Ok(()) };
+    if !locks.manager.was_used() {
+        return Ok(());
     }
+    let stale = locks.manager.stale_lease_rows(STALE_LEASE_AFTER, locks.env.elapsed());
+    LeaseRows::new(store).remove(&stale)?;
+    locks.manager.prune_all(store.inner.lock_authority()?.durable_ts());
+    Ok(())
+}
 
-    /// Ends all waits and grants when the store closes. Leases with a guard are released durably,
-    /// if the store has not failed.
-    pub(in crate::store) fn close_locks(&self) {
-        let Some(locks) = &self.inner.locks else { return };
-        let mut over = locks.manager.close(CLOSED_BY_USER);
-        over.extend(locks.renewer.stop());
-        over.retain(|grant| grant.has_lease_row());
-        let _ = self.lease_rows().remove(&over).inspect_err(|why| _ = is_transient(why));
-    }
+/// Ends all waits and grants when the store closes. Leases with a guard are released durably,
+/// if the store has not failed.
+pub(in crate::store) fn close_locks(store: &Store) {
+    let Some(locks) = &store.inner.locks else { return };
+    let mut over = locks.manager.close(CLOSED_BY_USER);
+    over.extend(locks.renewer.stop());
+    over.retain(|grant| grant.has_lease_row());
+    let _ = LeaseRows::new(store).remove(&over).inspect_err(|why| _ = is_transient(why));
 }

@@ -10,6 +10,7 @@ use crate::store::handle::Store;
 use crate::store::named_locks::errors::request_error;
 use crate::store::named_locks::guard::LockGuard;
 use crate::store::named_locks::options::{LockOptions, LockWaitPolicy};
+use crate::store::named_locks::service::LockService;
 use crate::timestamp::Timestamp;
 
 impl Store {
@@ -37,7 +38,7 @@ impl Store {
     /// Those of [`Store::lock_with`], except [`ErrorKind::LockNotAvailable`].
     pub fn get_lock(&self, name: &str, lease: Duration) -> Result<Option<Timestamp>> {
         let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait).lease(lease).auto_renew(false);
-        let Some(guard) = self.try_lock_with(&name.into(), &options)? else { return Ok(None) };
+        let Some(guard) = LockService::of(self)?.try_lock(&name.into(), &options)? else { return Ok(None) };
         let grant = Arc::clone(guard.grant());
         match guard.detach() {
             Ok(token) => Ok(Some(token)),
@@ -63,7 +64,7 @@ impl Store {
     /// - [`ErrorKind::Undetermined`] if the store fails.
     /// - [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`].
     pub fn release_lock(&self, name: &str, token: Timestamp) -> Result<bool> {
-        self.end_lock(name, token, LockLostReason::Released)
+        LockService::for_name(self, name)?.end_grant(name, token, LockLostReason::Released)
     }
 
     /// Whether the lock is available exclusively at this time: it is not held, and no request waits
@@ -73,7 +74,7 @@ impl Store {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Corruption`] and [`ErrorKind::Closed`], as
     /// [`Store::lock`].
     pub fn is_free_lock(&self, name: &str) -> Result<bool> {
-        let locks = self.named_locks_for(name)?;
+        let LockService { locks, .. } = LockService::for_name(self, name)?;
         locks.manager.is_free(name, locks.env.elapsed()).map_err(|why| request_error(&LockTarget::from(name), why))
     }
 
@@ -88,32 +89,18 @@ impl Store {
     /// # Errors
     /// Those of [`Store::release_lock`].
     pub fn force_unlock(&self, name: &str, token: Timestamp) -> Result<bool> {
-        let locks = self.named_locks_for(name)?;
-        if locks.manager.corruption(name).is_some() {
-            self.lease_rows().remove_corrupt(name)?;
-            return Ok(locks.manager.clear_corrupt(name));
+        let service = LockService::for_name(self, name)?;
+        let manager = &service.locks.manager;
+        if manager.corruption(name).is_some() {
+            service.lease_rows().remove_corrupt(name)?;
+            return Ok(manager.clear_corrupt(name));
         }
-        let forced = self.end_lock(name, token, LockLostReason::Forced)?;
+        let forced = service.end_grant(name, token, LockLostReason::Forced)?;
         if forced {
-            locks.manager.metrics.forced();
+            manager.metrics.forced();
             event!(WARN, lock = name, %token, "lock forced");
         }
         Ok(forced)
-    }
-
-    fn end_lock(&self, name: &str, token: Timestamp, why: LockLostReason) -> Result<bool> {
-        let locks = self.named_locks_for(name)?;
-        if let Some(what) = locks.manager.corruption(name) {
-            return Err(ErrorKind::Corruption(what.to_string()).into());
-        }
-        let Some(grant) = locks.manager.release_by_token(name, token, why, locks.env.elapsed()) else {
-            return locks.check_open().map(|()| false);
-        };
-        if grant.has_lease_row() && !mutated!(LeaseReturnedEarly) {
-            self.lease_rows().remove(&[Arc::clone(&grant)])?;
-            locks.manager.prune(name, self.stats().durable_ts);
-        }
-        Ok(true)
     }
 
     /// Makes a guard for a lease without a guard: after [`LockGuard::detach`] or
@@ -126,11 +113,12 @@ impl Store {
     /// - [`ErrorKind::InvalidArgument`] if a guard of this process holds it.
     /// - Otherwise those of [`Store::lock`].
     pub fn attach_lock(&self, name: &str, token: Timestamp) -> Result<LockGuard> {
-        let locks = self.named_locks_for(name)?;
+        let service = LockService::for_name(self, name)?;
+        let locks = service.locks;
         if let Some(what) = locks.manager.corruption(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
-        self.start_lease_renewer()?;
+        service.start_lease_renewer()?;
         if let Some(grant) = locks.manager.attach_guard(name, token, locks.env.elapsed()) {
             locks.renewer.watch(&grant);
             return Ok(LockGuard::new(self, locks, RequestHandle::new(&locks.manager, grant, false)));

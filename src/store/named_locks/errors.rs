@@ -22,7 +22,7 @@ pub(in crate::store) fn invalid_name_error(name: &str) -> String {
     format!("invalid lock name {name:?}: expected 1 to {MAX_KEYSPACE_NAME_BYTES} bytes without control characters")
 }
 
-pub(super) fn locks_unsupported_error() -> Error {
+pub(in crate::store) fn locks_unsupported_error() -> Error {
     Error::invalid("not supported on a shared engine: named locks")
 }
 

@@ -12,7 +12,9 @@ use crate::option_ranges;
 use crate::store::handle::{Inner, Store};
 use crate::store::named_locks::errors::request_error;
 use crate::store::named_locks::fence::Fence;
+use crate::store::named_locks::lease_rows::LeaseRows;
 use crate::store::named_locks::options::{LockOptions, LockWaitPolicy};
+use crate::store::named_locks::service::LockService;
 use crate::store::named_locks::state::NamedLocks;
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
@@ -150,7 +152,7 @@ impl LockGuard {
     pub fn renew(&self, lease: Duration) -> Result<()> {
         option_ranges::LOCK_LEASE.check(lease.as_nanos())?;
         let store = self.store()?;
-        self.locks.renew_lease(store.lease_rows(), self.grant(), Some(lease))
+        self.locks.renew_lease(LeaseRows::new(&store), self.grant(), Some(lease))
     }
 
     /// Makes a shared lock exclusive as soon as it has no other holder, ahead of all requests in
@@ -230,7 +232,7 @@ impl LockGuard {
         if self.grant().is_ready() {
             return self.check();
         }
-        store.activate_grant(self.grant(), true)
+        LockService::of(store)?.activate_grant(self.grant(), true)
     }
 
     /// Makes an exclusive lock shared, and grants the shared requests that wait. The guard then has
@@ -315,7 +317,7 @@ impl LockGuard {
         if rows.is_empty() {
             return Ok(());
         }
-        if let Err(why) = store.lease_rows().remove(&rows) {
+        if let Err(why) = LeaseRows::new(&store).remove(&rows) {
             rows.iter().filter(|row| row.has_lease_row()).for_each(|row| self.locks.renewer.remove_row(row));
             return Err(why);
         }

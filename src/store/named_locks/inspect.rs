@@ -6,9 +6,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::error::{Error, Result};
 use crate::lock_manager::{LockEntry, LockState, LockStats, LockTable, LockTarget};
 use crate::store::catalog::entries::check_name;
-use crate::store::handle::Store;
+use crate::store::handle::{Inner, Store};
 use crate::store::named_locks::errors::{invalid_name_error, request_error};
 use crate::store::named_locks::lease_row::{LeaseRow, decode_leases, lock_key};
+use crate::store::named_locks::lease_rows::LeaseRows;
+use crate::store::named_locks::service::LockService;
 
 impl Store {
     /// The present holders of a named lock.
@@ -20,10 +22,10 @@ impl Store {
     pub fn lock_holders(&self, name: &str) -> Result<Vec<LockEntry>> {
         check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
         if self.inner.options.read_only {
-            let table = self.leases_on_disk(Some(name))?;
+            let table = leases_on_disk(self, Some(name))?;
             return Ok(table.into_iter().filter(|entry| entry.target == LockTarget::from(name)).collect());
         }
-        let locks = self.named_locks_for(name)?;
+        let LockService { locks, .. } = LockService::for_name(self, name)?;
         let damage = locks.manager.corruption(name);
         damage.map_or(Ok(()), |what| {
             Err(request_error(&name.into(), crate::lock_manager::RequestError::Corrupt(what)))
@@ -55,10 +57,10 @@ impl Store {
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed); on a read-only store those of reading.
     pub fn lock_table(&self) -> Result<LockTable> {
         if self.inner.options.read_only {
-            let entries = self.leases_on_disk(None)?;
+            let entries = leases_on_disk(self, None)?;
             return Ok(LockTable { held: entries.len(), entries, ..LockTable::default() });
         }
-        let locks = self.named_locks()?;
+        let LockService { locks, .. } = LockService::of(self)?;
         let table = locks.manager.table(&locks.clock());
         locks.check_open().map(|()| table)
     }
@@ -67,37 +69,37 @@ impl Store {
     pub fn lock_stats(&self) -> LockStats {
         self.inner.locks.as_ref().map(|locks| locks.manager.metrics.snapshot()).unwrap_or_default()
     }
+}
 
-    /// The lock table with the totals of all locks, but with the entries of at most `listed` grants
-    /// and `listed` waiting requests.
-    pub(in crate::store) fn lock_summary(&self, listed: usize) -> LockTable {
-        let locks = self.inner.locks.as_ref();
-        locks.map(|locks| locks.manager.summary(&locks.clock(), listed)).unwrap_or_default()
+/// The lock table with the totals of all locks, but with the entries of at most `listed` grants
+/// and `listed` waiting requests.
+pub(in crate::store) fn lock_summary(inner: &Inner, listed: usize) -> LockTable {
+    let locks = inner.locks.as_ref();
+    locks.map(|locks| locks.manager.summary(&locks.clock(), listed)).unwrap_or_default()
+}
+
+/// The unexpired leases in the lease rows. A corrupt row is an error only if it is the row of
+/// the name `needed`; `verify` reports every corrupt row.
+fn leases_on_disk(store: &Store, needed: Option<&str>) -> Result<Vec<LockEntry>> {
+    store.inner.check_open()?;
+    let mut entries = Vec::new();
+    if store.inner.engine.is_fresh_checkpoint() {
+        return Ok(entries);
     }
-
-    /// The unexpired leases in the lease rows. A corrupt row is an error only if it is the row of
-    /// the name `needed`; `verify` reports every corrupt row.
-    fn leases_on_disk(&self, needed: Option<&str>) -> Result<Vec<LockEntry>> {
-        self.inner.check_open()?;
-        let mut entries = Vec::new();
-        if self.inner.engine.is_fresh_checkpoint() {
-            return Ok(entries);
-        }
-        let view = self.inner.coordinator.begin()?.0;
-        let now = self.inner.env.unix_millis();
-        let needed = needed.map(lock_key);
-        let mut damaged = Ok(());
-        self.lease_rows().for_each(&view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {
-            Ok((name, leases)) => {
-                for lease in leases.iter().filter(|lease| !lease.remaining(now).is_zero()) {
-                    entries.push(lock_entry(&name, lease, entries.len() as u64 + 1, now));
-                }
+    let view = store.inner.coordinator.begin()?.0;
+    let now = store.inner.env.unix_millis();
+    let needed = needed.map(lock_key);
+    let mut damaged = Ok(());
+    LeaseRows::new(store).for_each(&view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {
+        Ok((name, leases)) => {
+            for lease in leases.iter().filter(|lease| !lease.remaining(now).is_zero()) {
+                entries.push(lock_entry(&name, lease, entries.len() as u64 + 1, now));
             }
-            Err(why) if needed.as_ref().is_some_and(|needed| needed.as_bytes() == key) => damaged = Err(why),
-            Err(_) => {}
-        })?;
-        damaged.map(|()| entries)
-    }
+        }
+        Err(why) if needed.as_ref().is_some_and(|needed| needed.as_bytes() == key) => damaged = Err(why),
+        Err(_) => {}
+    })?;
+    damaged.map(|()| entries)
 }
 
 fn lock_entry(name: &str, lease: &LeaseRow, id: u64, unix_millis: u64) -> LockEntry {

@@ -24,6 +24,7 @@ use crate::lock_manager::{FenceCondition, Grant};
 use crate::read_view::ReadView;
 use crate::row::RowKey;
 use crate::store::catalog::entries::LOCK_PREFIX;
+use crate::store::catalog::reader::CatalogReader;
 use crate::store::handle::Store;
 use crate::store::named_locks::lease_row::{LeaseRow, decode_leases, encode_leases, lock_key};
 use crate::store::options::{Durability, TxnOptions};
@@ -38,10 +39,14 @@ const LEASE_ROWS_PER_TXN: usize = 256;
 /// The lease rows of a store. Transactions of the store read and change them.
 #[derive(Clone, Copy)]
 pub(crate) struct LeaseRows<'a> {
-    pub(super) store: &'a Store,
+    store: &'a Store,
 }
 
-impl LeaseRows<'_> {
+impl<'a> LeaseRows<'a> {
+    pub fn new(store: &'a Store) -> Self {
+        Self { store }
+    }
+
     /// Changes the row of a name, durably: removes the entries with the tokens `removed`, and adds
     /// `put`, or replaces the entry that has the same token as `put`. If `keeps_time`, the duration
     /// in the replaced entry stays. Commits only while `fence` is valid. Returns the commit
@@ -104,7 +109,7 @@ impl LeaseRows<'_> {
         if ended.iter().any(|grant| grant.in_flight_commits() > 0) {
             // Commits in flight may include those that write these rows. Without the drain, a row
             // could be written after its removal.
-            self.store.lock_authority()?.drain()?;
+            self.store.inner.lock_authority()?.drain()?;
         }
         let mut damaged = Ok(());
         for some in ended.chunks(LEASE_ROWS_PER_TXN) {
@@ -171,7 +176,7 @@ impl LeaseRows<'_> {
         mut see: impl FnMut(&[u8], Result<Value>),
     ) -> Result<()> {
         let mut range = prefix_range(&self.store.inner.catalog.keyspace(), LOCK_PREFIX.as_bytes());
-        for row in self.store.catalog().entries(view, LOCK_PREFIX) {
+        for row in CatalogReader::new(self.store).entries(view, LOCK_PREFIX) {
             let Ok(row) = row else {
                 // A scan ends at an error, so the rest is read row by row.
                 return self.for_each_singly(view, &range, see);
@@ -250,7 +255,7 @@ mod tests {
                 thread: "main".into(),
                 reason: None,
             };
-            store.lease_rows().update("name", &[], (Some(&lease), false), None).unwrap();
+            LeaseRows::new(&store).update("name", &[], (Some(&lease), false), None).unwrap();
         }
         store.close().unwrap();
         let store = Store::builder().open_in_memory(&memory).unwrap();

@@ -13,22 +13,21 @@ use crate::store::named_locks::lease_rows::LeaseRows;
 use crate::store::named_locks::state::NamedLocks;
 use crate::timestamp::Timestamp;
 
-impl Store {
-    /// Restores the leases of earlier incarnations. Must be called once, before the first request.
-    pub(in crate::store) fn load_leases(&self) -> Result<()> {
-        let Some(locks) = &self.inner.locks else { return Ok(()) };
-        if mutated!(LeaseNotReadAtOpen) {
-            return Ok(());
-        }
-        if self.inner.engine.is_fresh_checkpoint() {
-            // This store is a copy. The leases in its rows belong to the original store, and do not
-            // apply to the copy.
-            self.lease_rows().clear()?;
-            return Ok(self.inner.engine.clear_checkpoint_flag()?);
-        }
-        locks.restore_leases(self.lease_rows(), &self.lock_authority()?.visible_view());
-        Ok(())
+/// Restores the leases of earlier incarnations. Must be called once, before the first request.
+pub(in crate::store) fn load_leases(store: &Store) -> Result<()> {
+    let Some(locks) = &store.inner.locks else { return Ok(()) };
+    if mutated!(LeaseNotReadAtOpen) {
+        return Ok(());
     }
+    let rows = LeaseRows::new(store);
+    if store.inner.engine.is_fresh_checkpoint() {
+        // This store is a copy. The leases in its rows belong to the original store, and do not
+        // apply to the copy.
+        rows.clear()?;
+        return Ok(store.inner.engine.clear_checkpoint_flag()?);
+    }
+    locks.restore_leases(rows, &store.inner.lock_authority()?.visible_view());
+    Ok(())
 }
 
 impl NamedLocks {

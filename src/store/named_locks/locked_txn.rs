@@ -8,13 +8,11 @@
 //! for durability. This is as safe as reading a commit that is not durable yet: the log is one
 //! sequence, so what depends on the commit is durable only after it.
 
-use std::sync::Arc;
-
 use crate::error::{Error, Result};
-use crate::lock_manager::{LockTarget, RequestHandle};
+use crate::lock_manager::LockTarget;
 use crate::store::handle::Store;
-use crate::store::named_locks::fence::Fence;
 use crate::store::named_locks::options::LockOptions;
+use crate::store::named_locks::service::LockService;
 use crate::store::named_locks::txn_lock::TxnLock;
 use crate::store::options::TxnOptions;
 use crate::store::txn::Txn;
@@ -59,10 +57,10 @@ impl Store {
         mut work: impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Result<T, E> {
         check_no_lease(&lock)?;
-        let request = self.named_locks()?.acquire(&target.into(), &lock)?;
-        self.activate_grant(request.grant(), false)?;
+        let request = LockService::of(self)?.locks.acquire(&target.into(), &lock)?;
+        LockService::of(self)?.activate_grant(request.grant(), false)?;
         let (_inside, outermost) = NestingGuard::enter();
-        let under = self.txn_lock(request)?;
+        let under = TxnLock::new(LockService::of(self)?.locks, request);
         let mut attempts = RetryLoop::new(self, txn).with_lock(under.clone());
         let answer = loop {
             let held = attempts.admission_wait(outermost).block(&*self.inner.env);
@@ -71,22 +69,8 @@ impl Store {
             }
         };
         drop(attempts);
-        self.release_txn_lock(&under);
+        under.release(self);
         answer
-    }
-
-    pub(crate) fn txn_lock(&self, request: RequestHandle) -> Result<TxnLock> {
-        let fence = Fence { grant: Arc::clone(request.grant()), store: self.named_locks()?.store };
-        Ok(TxnLock { fence, request: Arc::new(request) })
-    }
-
-    /// Releases the lock if the commit has not done so, and forgets the ended grants of its name
-    /// for which no later grant has to wait.
-    pub(crate) fn release_txn_lock(&self, under: &TxnLock) {
-        under.request.release();
-        if let (Some(locks), Ok(authority)) = (&self.inner.locks, self.lock_authority()) {
-            locks.manager.prune(&under.fence.grant.name, authority.durable_ts());
-        }
     }
 }
 

@@ -17,22 +17,22 @@
 //! `docs/locks.md` in the repository has the design: the purpose of each step, and what was
 //! rejected.
 
-mod access;
 mod acquire;
 mod activate;
-mod background;
+pub(in crate::store) mod background;
 mod by_token;
-mod errors;
+pub(in crate::store) mod errors;
 pub(in crate::store) mod fence;
 pub(in crate::store) mod guard;
-mod inspect;
+pub(in crate::store) mod inspect;
 mod lease_renewer;
 pub(in crate::store) mod lease_row;
-mod lease_rows;
-mod load_leases;
+pub(in crate::store) mod lease_rows;
+pub(in crate::store) mod load_leases;
 pub(in crate::store) mod locked_txn;
 pub(in crate::store) mod options;
 mod renew_leases;
 pub(in crate::store) mod request;
+pub(in crate::store) mod service;
 pub(in crate::store) mod state;
 pub(in crate::store) mod txn_lock;

@@ -9,6 +9,7 @@ use crate::store::handle::Store;
 use crate::store::named_locks::errors::is_transient;
 use crate::store::named_locks::lease_row::LeaseRow;
 use crate::store::named_locks::lease_rows::LeaseRows;
+use crate::store::named_locks::service::LockService;
 use crate::store::named_locks::state::NamedLocks;
 
 /// The delay before a failed renewal or removal is repeated; less for the renewal of a short lease.
@@ -75,11 +76,11 @@ impl NamedLocks {
     }
 }
 
-impl Store {
+impl LockService<'_> {
     /// Starts the lease renewer, if it has not been started.
-    pub(super) fn start_lease_renewer(&self) -> Result<()> {
-        let (locks, background) = (self.named_locks()?, self.background_handle());
-        locks.renewer.start(&*self.inner.env, move || run(&background))
+    pub(super) fn start_lease_renewer(self) -> Result<()> {
+        let background = self.store.background_handle();
+        self.locks.renewer.start(&*self.locks.env, move || run(&background))
     }
 }
 
@@ -102,7 +103,7 @@ fn run(store: &Store) {
                 state.kept.iter().filter(|(_, at)| *at <= now).map(|(grant, _)| Arc::clone(grant)).collect();
             (std::mem::take(&mut state.over), due)
         };
-        let removed = store.lease_rows().remove(&over);
+        let removed = LeaseRows::new(store).remove(&over);
         let durable_ts = store.stats().durable_ts;
         over.iter().for_each(|grant| locks.manager.prune(&grant.name, durable_ts));
         over.retain(|grant| grant.has_lease_row());
@@ -155,7 +156,7 @@ fn renew_if_due(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     if now < renew_at(grant) {
         return None;
     }
-    match locks.renew_lease(store.lease_rows(), grant, None) {
+    match locks.renew_lease(LeaseRows::new(store), grant, None) {
         Ok(()) => None,
         Err(why) if is_transient(&why) => Some(now.saturating_add((lease.duration / 8).min(RETRY_DELAY))),
         Err(_) => Some(Duration::MAX),

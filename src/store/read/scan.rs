@@ -110,7 +110,7 @@ impl Scan {
         }
         let view = &reader.view;
         let mut ended = None;
-        let lent = store.time_read(reader, || {
+        let lent = store.inner.monitor.time_read(reader, || {
             loop {
                 // Checked here too, because an expired scan must fail even if no row is left.
                 store.inner.rows.check_usable(view)?;
@@ -139,7 +139,7 @@ impl Scan {
             Ok(broke) => Ok(broke),
             Err(why) => {
                 *ahead = MergeCursor::empty();
-                store.record_conflict(reader, Err(why))
+                store.inner.monitor.record_conflict(reader, Err(why))
             }
         }
     }
@@ -155,9 +155,9 @@ impl Scan {
         }
         // Checked for each row: buffered rows must not be returned after the store is closed.
         let open = store.inner.check_open();
-        match open
-            .and_then(|()| store.time_read(reader, || ahead.next(&store.inner.rows, &reader.view, backwards, see)))
-        {
+        match open.and_then(|()| {
+            store.inner.monitor.time_read(reader, || ahead.next(&store.inner.rows, &reader.view, backwards, see))
+        }) {
             Ok(Some(seen)) => Some(Ok(seen)),
             Ok(None) => {
                 *ahead = MergeCursor::empty();
@@ -165,7 +165,7 @@ impl Scan {
             }
             Err(why) => {
                 *ahead = MergeCursor::empty();
-                Some(store.record_conflict(reader, Err(why)))
+                Some(store.inner.monitor.record_conflict(reader, Err(why)))
             }
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::read_view::ReadView;
+use crate::store::catalog::reader::CatalogReader;
 use crate::store::handle::Store;
 use crate::store::introspect::active_readers::ActiveReader;
 use crate::store::keyspace::Keyspace;
@@ -30,7 +31,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub(in crate::store) fn new(store: &Store, view: Arc<ReadView>) -> Self {
-        Self { reader: store.register_reader(view, None), store: store.clone() }
+        Self { reader: store.inner.monitor.register_snapshot(view, None), store: store.clone() }
     }
 
     #[cfg(feature = "tokio")]
@@ -42,9 +43,7 @@ impl Snapshot {
     /// the log event that reports its expiry.
     #[must_use]
     pub fn with_label(&self, label: &'static str) -> Self {
-        let ActiveReader { view, started_at: began, .. } = &*self.reader;
-        let reader = self.store.inner.active.add(Arc::clone(view), None, Some(label), *began);
-        Self { reader, store: self.store.clone() }
+        Self { reader: self.store.inner.monitor.register_labelled(&self.reader, label), store: self.store.clone() }
     }
 
     /// The read timestamp: everything committed at or below it is visible, and nothing else.
@@ -66,7 +65,7 @@ impl Snapshot {
     ///   [`ErrorKind::Corruption`](crate::ErrorKind::Corruption),
     ///   [`ErrorKind::Io`](crate::ErrorKind::Io), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let is_seen = self.store.catalog().check_visible(&self.reader.view, keyspace)?;
+        let is_seen = CatalogReader::new(&self.store).check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         if is_seen { self.store.inner.rows.read(&self.reader.view, &keyspace.row(key.as_ref())) } else { Ok(None) }
     }
@@ -81,7 +80,7 @@ impl Snapshot {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Value>>> {
         let rows = keyspace.rows(keys)?;
-        if !self.store.catalog().check_visible(&self.reader.view, keyspace)? {
+        if !CatalogReader::new(&self.store).check_visible(&self.reader.view, keyspace)? {
             return Ok(vec![None; rows.len()]);
         }
         self.store.inner.rows.multi_read(&self.reader.view, &rows.iter().collect::<Vec<_>>())
@@ -103,7 +102,7 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Snapshot::get`], also from the iterator, which ends after an error.
     pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
-        let is_seen = self.store.catalog().check_visible(&self.reader.view, keyspace)?;
+        let is_seen = CatalogReader::new(&self.store).check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref()), is_seen))
     }
@@ -111,14 +110,15 @@ impl Snapshot {
     /// The rows whose keys are in a range. A range whose end is before its start is empty. If this
     /// call fails, the first item of the scan is the error.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = self.store.catalog().visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
+        let range = CatalogReader::new(&self.store)
+            .visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
         Scan::new(&self.store, &self.reader, range.map(|range| (None, None, range)))
     }
 
     /// The rows whose keys start with `prefix`. Otherwise like [`Snapshot::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range =
-            self.store.catalog().visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
+        let range = CatalogReader::new(&self.store)
+            .visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
         Scan::new(&self.store, &self.reader, range.map(|range| (None, None, range)))
     }
 }

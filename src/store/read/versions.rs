@@ -84,6 +84,6 @@ impl Iterator for Versions {
     fn next(&mut self) -> Option<Self::Item> {
         let upto = self.upto.take()?;
         let (store, reader) = (self.store.clone(), Arc::clone(&self.reader));
-        store.time_read(&reader, || self.next_version(upto)).transpose()
+        store.inner.monitor.time_read(&reader, || self.next_version(upto)).transpose()
     }
 }

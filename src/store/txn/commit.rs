@@ -3,7 +3,6 @@
 
 #[cfg(doc)]
 use crate::store::options::Durability;
-use std::time::Duration;
 
 use crate::coordinator::CommitRequest;
 use crate::error::{Error, ErrorKind, Result};
@@ -65,9 +64,7 @@ impl Txn {
                 // A conflict that aborted the transaction before this call was counted when it
                 // occurred.
                 if let Some(conflict) = conflict.filter(|_| !was_aborted) {
-                    self.store.fill_conflict_names(conflict);
-                    conflict.read_ts = self.reader.view.read_ts;
-                    self.store.count_conflict(&self.reader, conflict);
+                    self.store.inner.monitor.record_commit_conflict(&self.reader, conflict);
                 }
                 (TxnOutcome::Conflict, why.conflict())
             }
@@ -161,16 +158,17 @@ impl Drop for Txn {
     fn drop(&mut self) {
         // A large transaction that was not committed is rolled back in the background.
         drop(self.buffer.large.take());
-        if !self.is_attempt && self.store.inner.options.slow_transaction_threshold < Duration::MAX {
+        let monitor = &self.store.inner.monitor;
+        if !self.is_attempt && monitor.has_slow_log() {
             let last = self.last();
-            if self.store.is_slow(last.ended.saturating_sub(last.began)) {
+            if monitor.is_slow(last.ended.saturating_sub(last.began)) {
                 let (outcome, conflict) = match self.ended.take() {
                     Some(ended) => (ended.outcome, ended.conflict),
                     None => (TxnOutcome::RolledBack, self.reader.first_conflict()),
                 };
                 let mut before = PastAttempts { attempts: 1, ..PastAttempts::default() };
                 before.conflicts.extend(conflict.map(|conflict| *conflict));
-                self.store.log_slow(last.began, &mut before, &last, outcome);
+                monitor.log_slow(last.began, &mut before, &last, outcome);
             }
         }
     }

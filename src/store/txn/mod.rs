@@ -16,6 +16,7 @@ use crate::contention::AttemptGuard;
 use crate::error::{Error, ErrorKind, Result};
 use crate::owner_id::OwnerId;
 use crate::row::{Mutation, RowKey, TxnId};
+use crate::store::catalog::reader::CatalogReader;
 use crate::store::handle::Store;
 use crate::store::introspect::active_readers::ActiveReader;
 use crate::store::keyspace::Keyspace;
@@ -84,7 +85,7 @@ impl Txn {
             "transaction started");
         Ok(Self {
             buffer: TxnBuffer::new(id, if mutated!(ConflictOnStartTs) { id.start_ts } else { view.read_ts }),
-            reader: store.inner.active.add(view, Some(id), options.label, store.inner.env.elapsed()),
+            reader: store.inner.monitor.register_txn(view, id, options.label),
             id,
             options,
             attempt: None,
@@ -106,13 +107,13 @@ impl Txn {
         let locked = self.buffer.lock_buffered_rows(&*self.store.inner.coordinator, &self.reader.timer);
         let locked = locked.map_err(|why| self.abort(why));
         self.note_written();
-        self.store.record_conflict(&self.reader, locked)
+        self.store.inner.monitor.record_conflict(&self.reader, locked)
     }
 
     /// Aborts the transaction. Returns `why`; if `why` is a conflict, the name of its keyspace and
     /// the label of the other transaction are filled in.
     fn abort(&mut self, why: Error) -> Error {
-        let why = self.store.with_conflict_names(why);
+        let why = self.store.inner.monitor.with_conflict_names(why);
         self.buffer.abort(&why);
         why
     }
@@ -277,8 +278,8 @@ impl Txn {
         keyspace.check_not_dropped(self.store.instance_id())?;
         check_key(key)?;
         let row = keyspace.row(key);
-        let named = self.store.catalog().check_not_staging(&self.reader.view, keyspace, &row);
-        self.store.record_conflict(&self.reader, named)?;
+        let named = CatalogReader::new(&self.store).check_not_staging(&self.reader.view, keyspace, &row);
+        self.store.inner.monitor.record_conflict(&self.reader, named)?;
         Ok(row)
     }
 
@@ -286,7 +287,7 @@ impl Txn {
         let descriptor = (keyspace.id(), &keyspace.inner.descriptor);
         let (inner, limit) = (&self.store.inner, self.store.inner.options.max_transaction_bytes);
         let written = self.buffer.write(&*inner.engine, limit, descriptor, row, mutation);
-        self.store.record_conflict(&self.reader, written)?;
+        self.store.inner.monitor.record_conflict(&self.reader, written)?;
         if self.buffer.bytes() >= inner.options.large_transaction_bytes && inner.coordinator.is_exclusive() {
             return self.lock_buffered_rows_now();
         }

@@ -5,6 +5,7 @@ use crate::engine::RowRange;
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::row::{Mutation, RowKey};
+use crate::store::catalog::reader::CatalogReader;
 use crate::store::keyspace::Keyspace;
 use crate::store::limits::check_key;
 use crate::store::read::key_range::{KeyRange, key_range_in, prefix_range};
@@ -27,7 +28,7 @@ impl Txn {
     /// - [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`],
     ///   [`ErrorKind::Closed`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let is_seen = self.store.catalog().check_visible(&self.reader.view, keyspace)?;
+        let is_seen = CatalogReader::new(&self.store).check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         if is_seen { self.read(&keyspace.row(key.as_ref())) } else { Ok(None) }
     }
@@ -42,7 +43,7 @@ impl Txn {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Value>>> {
         let rows = keyspace.rows(keys)?;
-        if self.store.catalog().check_visible(&self.reader.view, keyspace)? {
+        if CatalogReader::new(&self.store).check_visible(&self.reader.view, keyspace)? {
             self.multi_read(&rows)
         } else {
             Ok(vec![None; rows.len()])
@@ -76,7 +77,7 @@ impl Txn {
     /// Those of [`Txn::get`] and [`Txn::put`].
     pub fn get_for_update(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let row = self.check_write(keyspace, key.as_ref())?;
-        let (value, is_unwritten) = self.store.time_read(&self.reader, || {
+        let (value, is_unwritten) = self.store.inner.monitor.time_read(&self.reader, || {
             let own = self.buffered_write(&row)?;
             let is_unwritten = own.is_none();
             Ok::<_, Error>((self.read_with_buffer(own, &row)?, is_unwritten))
@@ -95,7 +96,7 @@ impl Txn {
     /// Those of [`Txn::get`], also from the iterator, which ends after an error.
     pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
         self.buffer.check()?;
-        let is_seen = self.store.catalog().check_visible(&self.reader.view, keyspace)?;
+        let is_seen = CatalogReader::new(&self.store).check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref()), is_seen))
     }
@@ -106,15 +107,16 @@ impl Txn {
     /// A scan does not protect its range: another transaction may insert a row into it (a phantom),
     /// which is not a conflict.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = self.store.catalog().visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
+        let range = CatalogReader::new(&self.store)
+            .visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
         self.scan(range)
     }
 
     /// The rows whose keys start with `prefix`, own writes up to this call included. Otherwise like
     /// [`Txn::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range =
-            self.store.catalog().visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
+        let range = CatalogReader::new(&self.store)
+            .visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
         self.scan(range)
     }
 
@@ -131,16 +133,16 @@ impl Txn {
     }
 
     pub(super) fn read(&self, row: &RowKey) -> Result<Option<Value>> {
-        self.store.time_read(&self.reader, || self.read_with_buffer(self.buffered_write(row)?, row))
+        self.store.inner.monitor.time_read(&self.reader, || self.read_with_buffer(self.buffered_write(row)?, row))
     }
 
     fn multi_read(&self, rows: &[RowKey]) -> Result<Vec<Option<Value>>> {
-        self.store.time_read(&self.reader, || {
+        self.store.inner.monitor.time_read(&self.reader, || {
             let own: Vec<_> = rows.iter().map(|row| self.buffered_write(row)).collect::<Result<_>>()?;
             let is_other = |own: &Option<Mutation>| matches!(own, None | Some(Mutation::LockOnly));
             let others: Vec<_> = rows.iter().zip(&own).filter(|(_, own)| is_other(own)).map(|(row, _)| row).collect();
             let others = self.store.inner.rows.multi_read(&self.reader.view, &others);
-            let mut others = self.store.record_conflict(&self.reader, others)?.into_iter();
+            let mut others = self.store.inner.monitor.record_conflict(&self.reader, others)?.into_iter();
             let value = |own| match own {
                 Some(Mutation::Put(value)) => Some(value),
                 Some(Mutation::Delete) => None,
@@ -160,9 +162,11 @@ impl Txn {
         match own {
             Some(Mutation::Put(value)) => Ok(Some(value)),
             Some(Mutation::Delete) => Ok(None),
-            Some(Mutation::LockOnly) | None => {
-                self.store.record_conflict(&self.reader, self.store.inner.rows.read(&self.reader.view, row))
-            }
+            Some(Mutation::LockOnly) | None => self
+                .store
+                .inner
+                .monitor
+                .record_conflict(&self.reader, self.store.inner.rows.read(&self.reader.view, row)),
         }
     }
 }

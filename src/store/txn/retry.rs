@@ -212,8 +212,9 @@ impl RetryLoop {
             self.history.waited.add(waited);
             self.store.inner.metrics.admission_wait.record(waited.total());
         }
-        if let Some((_, conflict)) =
-            self.before.take_if(|_| self.store.elapsed_since(self.began) >= self.limits.timeout)
+        if self.before.is_some()
+            && self.is_timed_out()
+            && let Some((_, conflict)) = self.before.take()
         {
             return Some(Err(self.give_up(conflict).into()));
         }
@@ -237,8 +238,7 @@ impl RetryLoop {
                 if let (Some(last), Some(conflict)) = (&self.last, conflict.conflict()) {
                     self.history.add_conflict(conflict, last.ended.saturating_sub(last.began));
                 }
-                if self.made >= self.limits.max_attempts || self.store.elapsed_since(self.began) >= self.limits.timeout
-                {
+                if self.made >= self.limits.max_attempts || self.is_timed_out() {
                     return Some(Err(self.give_up(conflict).into()));
                 }
                 self.store.inner.metrics.retries.add(1);
@@ -247,6 +247,10 @@ impl RetryLoop {
                 None
             }
         }
+    }
+
+    fn is_timed_out(&self) -> bool {
+        self.store.inner.env.elapsed().saturating_sub(self.began) >= self.limits.timeout
     }
 
     fn give_up(&mut self, conflict: Error) -> Error {
@@ -266,8 +270,8 @@ impl RetryLoop {
         if matches!(outcome, TxnOutcome::Committed(_)) {
             self.store.inner.metrics.transact.record(total);
         }
-        if self.store.is_slow(total) {
-            self.store.log_slow(self.began, &mut self.history, &last, outcome);
+        if self.store.inner.monitor.is_slow(total) {
+            self.store.inner.monitor.log_slow(self.began, &mut self.history, &last, outcome);
         }
     }
 
@@ -335,17 +339,6 @@ enum AttemptError<E> {
     /// The error, and the outcome for the slow log.
     Permanent(E, TxnOutcome),
     Conflict(Vec<RowKey>, Error),
-}
-
-impl Store {
-    #[cfg(feature = "tokio")]
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.inner.env.elapsed()
-    }
-
-    fn elapsed_since(&self, began: Duration) -> Duration {
-        self.inner.env.elapsed().saturating_sub(began)
-    }
 }
 
 /// Whether the store has failed or is closed, so that a wait for durable reads would fail as well.

@@ -21,6 +21,7 @@ use crate::store::maintenance::dump::blocks::{DumpBlock, DumpReader};
 use crate::store::maintenance::dump::{DumpHeader, DumpStats, OnExisting};
 use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
 use crate::store::options::{Durability, TxnOptions};
+use crate::timestamp::Timestamp;
 use crate::value::Value;
 
 const NOTHING_RESTORED: &str = "; nothing was restored";
@@ -84,6 +85,17 @@ impl Store {
         // undone: timestamps never decrease.
         self.inner.coordinator.advance_past(header.read_ts)?;
         job.finish()
+    }
+
+    /// The end of the last restored dump, as a timestamp of the source store: see
+    /// [`Store::restore`]. The next incremental dump must start at this timestamp. `None` if
+    /// nothing was restored, or if the dump had no store id. Writes to this store do not change the
+    /// timestamp.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`](crate::Snapshot::get).
+    pub fn restored_ts(&self) -> Result<Option<Timestamp>> {
+        RestoreOrigin::restored_ts(&self.snapshot()?, &self.inner.catalog.keyspace())
     }
 }
 

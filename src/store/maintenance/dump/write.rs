@@ -13,6 +13,7 @@ use crate::coordinator::check_within_retention;
 use crate::error::{Error, Result};
 use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Value};
+use crate::store::catalog::reader::CatalogReader;
 use crate::store::keyspace::Keyspace;
 use crate::store::maintenance::dump::blocks::{BLOCK_BYTES, BLOCK_ROWS, DumpBlock, DumpWriter};
 use crate::store::maintenance::dump::{DumpBase, DumpOptions, DumpStats, changes};
@@ -123,9 +124,9 @@ impl Snapshot {
             let stopped = || format!("stopped after {} rows; the output is not a complete dump", so_far.rows);
             check_progress(progress(so_far), stopped)
         };
-        let store_id = self.store.store_id()?;
+        let store_id = self.store.inner.store_id()?;
         let base = options.since.map(|since| self.increment_base(since, store_id)).transpose()?;
-        self.store.wait_durable_up_to(self.read_ts())?;
+        self.store.inner.wait_durable_up_to(self.read_ts())?;
         let (read_ts, since) = (self.read_ts(), base.as_ref().map(|base| base.ts));
         let mut dump = DumpJob {
             out: DumpWriter::begin(to, options.compression)?,
@@ -187,7 +188,7 @@ impl Snapshot {
         }
         let view = &self.reader.view;
         let view_at_start = ReadView::new(ts, Arc::clone(&view.snapshot), view.must_check_locks);
-        Ok(IncrementBase { ts, keyspaces: self.store.catalog().ids_at(&view_at_start)? })
+        Ok(IncrementBase { ts, keyspaces: CatalogReader::new(&self.store).ids_at(&view_at_start)? })
     }
 }
 

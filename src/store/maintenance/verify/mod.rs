@@ -80,7 +80,7 @@ impl Store {
         let mut verifier = Verifier::new(&*view.snapshot, &mut progress);
         verifier.report.data_losses = self.data_losses();
         verifier.load_meta();
-        match self.keyspace_names_at(&view) {
+        match keyspace_names_at(self, &view) {
             Ok(names) => verifier.keyspaces = Some(names),
             Err(why) => verifier.add_issue(Column::Write, None, format!("cannot read the catalog: {why}")),
         }
@@ -94,20 +94,24 @@ impl Store {
         verifier.check_column(Column::History, Verifier::check_history)?;
         Ok(verifier.report)
     }
+}
 
-    /// All keyspaces that may have rows, with their names. The catalog and the dropped and staged
-    /// keyspaces are included, without a name.
-    fn keyspace_names_at(&self, view: &Arc<ReadView>) -> Result<HashMap<KeyspaceId, Option<String>>> {
-        let catalog: Keyspace = self.inner.catalog.keyspace();
-        let all = prefix_range(&catalog, b"");
-        let rows = Scan::new(self, &self.register_reader(Arc::clone(view), Some("verify")), Ok((None, None, all)));
-        let mut names = HashMap::from([(catalog.id(), None)]);
-        for row in rows {
-            let row = row?;
-            if let Some(id) = entry_id(row.key(), row.value())? {
-                names.insert(id, entry_name(row.key()));
-            }
+/// All keyspaces that may have rows, with their names. The catalog and the dropped and staged
+/// keyspaces are included, without a name.
+fn keyspace_names_at(store: &Store, view: &Arc<ReadView>) -> Result<HashMap<KeyspaceId, Option<String>>> {
+    let catalog: Keyspace = store.inner.catalog.keyspace();
+    let all = prefix_range(&catalog, b"");
+    let rows = Scan::new(
+        store,
+        &store.inner.monitor.register_snapshot(Arc::clone(view), Some("verify")),
+        Ok((None, None, all)),
+    );
+    let mut names = HashMap::from([(catalog.id(), None)]);
+    for row in rows {
+        let row = row?;
+        if let Some(id) = entry_id(row.key(), row.value())? {
+            names.insert(id, entry_name(row.key()));
         }
-        Ok(names)
     }
+    Ok(names)
 }

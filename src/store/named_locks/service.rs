@@ -1,0 +1,62 @@
+//! The named locks of a store, with the parts of the store that their calls need.
+
+use std::sync::Arc;
+
+use crate::coordinator::LockAuthority;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock_manager::LockLostReason;
+use crate::store::catalog::entries::check_name;
+use crate::store::handle::Store;
+use crate::store::named_locks::errors::{invalid_name_error, locks_unsupported_error, request_error};
+use crate::store::named_locks::lease_rows::LeaseRows;
+use crate::store::named_locks::state::NamedLocks;
+use crate::timestamp::Timestamp;
+
+/// The locks in memory, the lock authority, and the store, whose transactions change the lease
+/// rows. Made for each call, because [`NamedLocks`], which guards keep, must not keep the engine
+/// open.
+#[derive(Clone, Copy)]
+pub(crate) struct LockService<'a> {
+    pub(super) store: &'a Store,
+    pub locks: &'a Arc<NamedLocks>,
+    pub(super) authority: &'a dyn LockAuthority,
+}
+
+impl<'a> LockService<'a> {
+    /// Fails if the store is closed, read-only or on a shared engine.
+    pub fn of(store: &'a Store) -> Result<Self> {
+        store.inner.check_open()?;
+        store.inner.check_writable()?;
+        let locks = store.inner.locks.as_ref().ok_or_else(locks_unsupported_error)?;
+        Ok(Self { store, locks, authority: store.inner.lock_authority()? })
+    }
+
+    /// [`LockService::of`], for a call with this lock name. Fails also if the name is invalid, or
+    /// if the lease rows could not be listed when the store was opened.
+    pub(in crate::store) fn for_name(store: &'a Store, name: &str) -> Result<Self> {
+        check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
+        let service = Self::of(store)?;
+        service.locks.manager.check_not_corrupt().map_err(|why| request_error(&name.into(), why))?;
+        Ok(service)
+    }
+
+    pub(super) fn lease_rows(self) -> LeaseRows<'a> {
+        LeaseRows::new(self.store)
+    }
+
+    /// Ends the grant of the name that has this token. Returns whether there was one.
+    pub(super) fn end_grant(self, name: &str, token: Timestamp, why: LockLostReason) -> Result<bool> {
+        let Self { locks, authority, .. } = self;
+        if let Some(what) = locks.manager.corruption(name) {
+            return Err(ErrorKind::Corruption(what.to_string()).into());
+        }
+        let Some(grant) = locks.manager.release_by_token(name, token, why, locks.env.elapsed()) else {
+            return locks.check_open().map(|()| false);
+        };
+        if grant.has_lease_row() && !mutated!(LeaseReturnedEarly) {
+            self.lease_rows().remove(&[Arc::clone(&grant)])?;
+            locks.manager.prune(name, authority.durable_ts());
+        }
+        Ok(true)
+    }
+}
