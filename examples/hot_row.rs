@@ -24,38 +24,35 @@ fn main() -> anyhow::Result<()> {
     for rows in [&hot, &cold] {
         store.transact(|txn| (0..100_u8).try_for_each(|key| txn.put(rows, [key], [7; 100])))?;
     }
+    write_history(&store, &hot, versions)?;
+    compare_reads(&store, &hot, &cold)?;
+    compare_commits(&store, &cold, versions.min(100_000))?;
+    store.close()?;
+    Ok(())
+}
+
+fn write_history(store: &Store, hot: &Keyspace, versions: u32) -> percolite::Result<()> {
     let started = Instant::now();
     for n in 0..versions {
         let mut txn = store.begin()?;
-        txn.put(&hot, [50], [n.to_be_bytes()[3]; 100])?;
+        txn.put(hot, [50], [n.to_be_bytes()[3]; 100])?;
         txn.commit()?;
     }
     println!("{versions} versions of one row written in {:.1} s", started.elapsed().as_secs_f64());
-    let ratio = |what: &str, measure: &dyn Fn(&Keyspace) -> percolite::Result<Duration>| -> percolite::Result<()> {
-        // The two measurements alternate, so that a slow phase of the machine affects both.
-        let mut ratios = Vec::new();
-        for _ in 0..ROUNDS {
-            let (with_history, without) = (measure(&hot)?, measure(&cold)?);
-            ratios.push(with_history.as_secs_f64() / without.as_secs_f64());
-        }
-        ratios.sort_by(f64::total_cmp);
-        println!(
-            "{what} takes {:.2} times as long as without history ({:.2} to {:.2})",
-            ratios[ROUNDS / 2],
-            ratios[0],
-            ratios[ROUNDS - 1]
-        );
-        Ok(())
-    };
+    Ok(())
+}
+
+/// Compares reads of rows of which one has a history with reads of rows without one.
+fn compare_reads(store: &Store, hot: &Keyspace, cold: &Keyspace) -> percolite::Result<()> {
     let snapshot = store.snapshot()?;
-    ratio("a read of the row", &|rows| {
+    print_ratio("a read of the row", hot, cold, |rows| {
         let started = Instant::now();
         for _ in 0..READS {
             snapshot.get(rows, [50])?;
         }
         Ok(started.elapsed())
     })?;
-    ratio("a scan of 100 rows", &|rows| {
+    print_ratio("a scan of 100 rows", hot, cold, |rows| {
         let started = Instant::now();
         for _ in 0..READS / 100 {
             for row in snapshot.range(rows, ..) {
@@ -63,25 +60,50 @@ fn main() -> anyhow::Result<()> {
             }
         }
         Ok(started.elapsed())
-    })?;
-    drop(snapshot);
+    })
+}
 
+fn print_ratio(
+    what: &str,
+    hot: &Keyspace,
+    cold: &Keyspace,
+    measure: impl Fn(&Keyspace) -> percolite::Result<Duration>,
+) -> percolite::Result<()> {
+    // The two measurements alternate, so that a slow phase of the machine affects both.
+    let mut ratios = Vec::new();
+    for _ in 0..ROUNDS {
+        let (with_history, without) = (measure(hot)?, measure(cold)?);
+        ratios.push(with_history.as_secs_f64() / without.as_secs_f64());
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!(
+        "{what} takes {:.2} times as long as without history ({:.2} to {:.2})",
+        ratios[ROUNDS / 2],
+        ratios[0],
+        ratios[ROUNDS - 1]
+    );
+    Ok(())
+}
+
+/// Compares commits while many snapshots are open with commits without snapshots.
+fn compare_commits(store: &Store, cold: &Keyspace, commits: u32) -> percolite::Result<()> {
+    let commit = |n: u32| {
+        let mut txn = store.begin()?;
+        txn.put(cold, [n.to_be_bytes()[3]], [7; 100])?;
+        txn.commit()
+    };
     let commit_seconds = || {
         let started = Instant::now();
-        for n in 0..versions.min(100_000) {
-            let mut txn = store.begin()?;
-            txn.put(&cold, [n.to_be_bytes()[3]], [7; 100])?;
-            txn.commit()?;
+        for n in 0..commits {
+            commit(n)?;
         }
         Ok::<_, percolite::Error>(started.elapsed().as_secs_f64())
     };
     let before = commit_seconds()?;
     let mut snapshots = Vec::new();
     let (started, resident) = (Instant::now(), resident_kib());
-    for n in 0..versions.min(100_000) {
-        let mut txn = store.begin()?;
-        txn.put(&cold, [n.to_be_bytes()[3]], [7; 100])?;
-        txn.commit()?;
+    for n in 0..commits {
+        commit(n)?;
         snapshots.push(store.snapshot()?);
     }
     let (with_snapshot, grown) = (started.elapsed().as_secs_f64(), resident_kib().saturating_sub(resident));
@@ -94,7 +116,6 @@ fn main() -> anyhow::Result<()> {
     let started = Instant::now();
     drop(snapshots);
     println!("dropping the snapshots took {:.2} s", started.elapsed().as_secs_f64());
-    store.close()?;
     Ok(())
 }
 

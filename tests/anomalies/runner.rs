@@ -160,6 +160,52 @@ impl Runner {
         Ok(numbers)
     }
 
+    fn insert(&mut self, context: &Context, pairs: &[(String, String)]) -> Output {
+        let (rows, mut output) = (self.rows.clone(), String::new());
+        for (key, value) in pairs {
+            if let Err(why) = self.txn(context)?.insert(&rows, key, value) {
+                output.push_str(&explain(&why)?);
+            }
+        }
+        Ok(output)
+    }
+
+    fn find(&self, context: &Context, value: Option<i64>, multiple_of: Option<i64>) -> Output {
+        let numbers = self.numbers(context)?.into_iter();
+        let found = numbers.filter(|(_, number)| {
+            value.is_none_or(|value| value == *number) && multiple_of.is_none_or(|of| number % of == 0)
+        });
+        let lines: Vec<String> = found.map(|(key, number)| format!("{key} = {number}\n")).collect();
+        Ok(if lines.is_empty() { "nothing\n".into() } else { lines.concat() })
+    }
+
+    fn delete_where(&mut self, context: &Context, value: i64) -> Output {
+        let (rows, mut output) = (self.rows.clone(), String::new());
+        for (key, _) in self.numbers(context)?.into_iter().filter(|(_, number)| *number == value) {
+            self.txn(context)?.delete(&rows, &key)?;
+            writeln!(output, "{key} deleted")?;
+        }
+        Ok(output)
+    }
+
+    fn add_to_all(&mut self, context: &Context, amount: i64) -> Output {
+        let (rows, mut output) = (self.rows.clone(), String::new());
+        for (key, number) in self.numbers(context)? {
+            self.txn(context)?.put(&rows, &key, (number + amount).to_string())?;
+            writeln!(output, "{key} = {}", number + amount)?;
+        }
+        Ok(output)
+    }
+
+    fn rollback_to(&mut self, context: &Context, name: &str) -> Output {
+        let key = (context.prefix.clone().unwrap_or_default(), name.to_owned());
+        let savepoint = *self.savepoints.get(&key).ok_or("unknown savepoint")?;
+        match self.txn(context)?.rollback_to(savepoint) {
+            Ok(()) => Ok(String::new()),
+            Err(why) => explain(&why),
+        }
+    }
+
     /// Reads by key and by scans in both directions, which must agree.
     fn anomaly(&mut self, context: &Context, rows: &[(String, String)]) -> Output {
         let mut seen = true;
@@ -223,13 +269,7 @@ impl goldenscript::Runner for Runner {
                     self.txn(context)?.put(&rows, key, value)?;
                 }
             }
-            Command::Insert(pairs) => {
-                for (key, value) in pairs {
-                    if let Err(why) = self.txn(context)?.insert(&rows, key, value) {
-                        output.push_str(&explain(&why)?);
-                    }
-                }
-            }
+            Command::Insert(pairs) => return self.insert(context, pairs),
             Command::Delete(keys) if context.prefix.is_none() => {
                 self.store.transact(|txn| keys.iter().try_for_each(|key| txn.delete(&rows, key)))?;
             }
@@ -246,37 +286,14 @@ impl goldenscript::Runner for Runner {
                 let scan = self.txn(context)?.prefix(&rows, prefix);
                 list(scan, *reverse, &mut output)?;
             }
-            Command::Find { value, multiple_of } => {
-                let numbers = self.numbers(context)?.into_iter();
-                let found = numbers.filter(|(_, number)| {
-                    value.is_none_or(|value| value == *number) && multiple_of.is_none_or(|of| number % of == 0)
-                });
-                let lines: Vec<String> = found.map(|(key, number)| format!("{key} = {number}\n")).collect();
-                output.push_str(&if lines.is_empty() { "nothing\n".into() } else { lines.concat() });
-            }
-            Command::DeleteWhere { value } => {
-                for (key, _) in self.numbers(context)?.into_iter().filter(|(_, number)| number == value) {
-                    self.txn(context)?.delete(&rows, &key)?;
-                    writeln!(output, "{key} deleted")?;
-                }
-            }
-            Command::AddToAll(amount) => {
-                for (key, number) in self.numbers(context)? {
-                    self.txn(context)?.put(&rows, &key, (number + amount).to_string())?;
-                    writeln!(output, "{key} = {}", number + amount)?;
-                }
-            }
+            Command::Find { value, multiple_of } => return self.find(context, *value, *multiple_of),
+            Command::DeleteWhere { value } => return self.delete_where(context, *value),
+            Command::AddToAll(amount) => return self.add_to_all(context, *amount),
             Command::Savepoint(name) => {
                 let savepoint = self.txn(context)?.savepoint();
                 self.savepoints.insert((context.prefix.clone().unwrap_or_default(), name.clone()), savepoint);
             }
-            Command::RollbackTo(name) => {
-                let key = (context.prefix.clone().unwrap_or_default(), name.clone());
-                let savepoint = *self.savepoints.get(&key).ok_or("unknown savepoint")?;
-                if let Err(why) = self.txn(context)?.rollback_to(savepoint) {
-                    output.push_str(&explain(&why)?);
-                }
-            }
+            Command::RollbackTo(name) => return self.rollback_to(context, name),
             Command::Anomaly(rows) => return self.anomaly(context, rows),
         }
         Ok(output)

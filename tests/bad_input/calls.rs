@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use percolite::{Error, ErrorKind, MAX_KEYSPACE_NAME_BYTES, MAX_VALUE_BYTES, OnExisting, Store, TxnOptions};
+use percolite::{Error, ErrorKind, Keyspace, MAX_KEYSPACE_NAME_BYTES, MAX_VALUE_BYTES, OnExisting, OwnerId, Result, Savepoint, Snapshot, Store, Timestamp, Txn, TxnOptions, TypedKeyspace};
 
 fn is_invalid(why: &Error) -> bool {
     matches!(why.kind(), ErrorKind::InvalidArgument(_))
@@ -73,7 +73,38 @@ fn every_call_returns_closed_after_close() {
     let at = (snapshot.read_ts(), txn.owner_id());
     store.clone().close().unwrap();
 
-    let answers = [
+    let mut answers = calls_of_store(&store, &rows, at, &dump);
+    answers.extend(calls_of_snapshot(&snapshot, &rows));
+    answers.extend([
+        scan.next().unwrap().map(drop),
+        of_txn.next_back().unwrap().map(drop),
+        of_large.next_back().unwrap().map(drop),
+        lent.visit(|_, _| ControlFlow::<()>::Continue(())).map(drop),
+        locks.next().unwrap().map(drop),
+        versions.next().unwrap().map(drop),
+        of_typed.next().unwrap().map(drop),
+    ]);
+    answers.extend(calls_of_typed_keyspace(&typed, &snapshot, &mut txn));
+    answers.extend(calls_of_txn(txn, &rows, savepoint));
+    answers.extend([
+        large.put(&rows, "k", "w"),
+        large.commit().map(drop),
+        reader.wait_reads_durable(),
+        reader.commit().map(drop),
+        left.rollback(),
+        other.commit().map(drop),
+    ]);
+    for (number, answer) in answers.into_iter().enumerate() {
+        let why = answer.expect_err(&format!("call {number}"));
+        assert!(matches!(why.kind(), ErrorKind::Closed(_)), "call {number}: {why}");
+        assert!(why.to_string().contains("the store is closed"), "call {number}: {why}");
+    }
+    assert!(scan.next().is_none() && of_txn.next().is_none() && locks.next().is_none() && versions.next().is_none());
+    store.close().unwrap();
+}
+
+fn calls_of_store(store: &Store, rows: &Keyspace, at: (Timestamp, OwnerId), dump: &[u8]) -> Vec<Result<()>> {
+    vec![
         store.begin().map(drop),
         store.begin_with(TxnOptions::with_label("late")).map(drop),
         store.snapshot().map(drop),
@@ -86,7 +117,7 @@ fn every_call_returns_closed_after_close() {
         store.drop_keyspace("rows"),
         store.truncate_keyspace("rows").map(drop),
         store.rename_keyspace("rows", "lines").map(drop),
-        store.transact(|txn| txn.put(&rows, "k", "v")),
+        store.transact(|txn| txn.put(rows, "k", "v")),
         store.transact_with(TxnOptions::default(), |_| Ok::<_, Error>(())),
         store.row_locks().map(drop),
         store.resolve_orphan_locks().map(drop),
@@ -94,56 +125,51 @@ fn every_call_returns_closed_after_close() {
         store.verify(|_| ()).map(drop),
         store.engine_stats().map(drop),
         store.checkpoint("copy"),
-        store.restore(&dump[..], OnExisting::Replace, |_| ()).map(drop),
-        snapshot.get(&rows, "k").map(drop),
-        snapshot.multi_get(&rows, many_keys()).map(drop),
-        snapshot.contains_key(&rows, "k").map(drop),
+        store.restore(dump, OnExisting::Replace, |_| ()).map(drop),
+    ]
+}
+
+fn calls_of_snapshot(snapshot: &Snapshot, rows: &Keyspace) -> Vec<Result<()>> {
+    vec![
+        snapshot.get(rows, "k").map(drop),
+        snapshot.multi_get(rows, many_keys()).map(drop),
+        snapshot.contains_key(rows, "k").map(drop),
         snapshot.keyspaces().map(drop),
-        snapshot.versions(&rows, "k").map(drop),
+        snapshot.versions(rows, "k").map(drop),
         snapshot.dump(Vec::new(), |_| ()).map(drop),
-        snapshot.range(&rows, ..).next().unwrap().map(drop),
-        snapshot.prefix(&rows, "k").next_back().unwrap().map(drop),
-        snapshot.with_label("late").get(&rows, "k").map(drop),
-        scan.next().unwrap().map(drop),
-        of_txn.next_back().unwrap().map(drop),
-        of_large.next_back().unwrap().map(drop),
-        lent.visit(|_, _| ControlFlow::<()>::Continue(())).map(drop),
-        locks.next().unwrap().map(drop),
-        versions.next().unwrap().map(drop),
-        of_typed.next().unwrap().map(drop),
-        typed.get(&snapshot, &1_u8).map(drop),
-        typed.multi_get(&snapshot, [&1_u8]).map(drop),
-        typed.range(&snapshot, ..).and_then(|mut rows| rows.next().unwrap()).map(drop),
-        typed.put(&mut txn, &1_u8, &1),
-        txn.get(&rows, "k").map(drop),
-        txn.contains_key(&rows, "k").map(drop),
-        txn.multi_get(&rows, many_keys()).map(drop),
-        txn.versions(&rows, "k").map(drop),
-        txn.put(&rows, "k", "w"),
-        txn.insert(&rows, "new", "w"),
-        txn.delete(&rows, "k"),
-        txn.delete_range(&rows, ..).map(drop),
-        txn.delete_prefix(&rows, "k").map(drop),
-        txn.get_for_update(&rows, "k").map(drop),
-        txn.range(&rows, ..).next().unwrap().map(drop),
-        txn.prefix(&rows, "k").next().unwrap().map(drop),
+        snapshot.range(rows, ..).next().unwrap().map(drop),
+        snapshot.prefix(rows, "k").next_back().unwrap().map(drop),
+        snapshot.with_label("late").get(rows, "k").map(drop),
+    ]
+}
+
+fn calls_of_typed_keyspace(typed: &TypedKeyspace<u8, u8>, snapshot: &Snapshot, txn: &mut Txn) -> Vec<Result<()>> {
+    vec![
+        typed.get(snapshot, &1_u8).map(drop),
+        typed.multi_get(snapshot, [&1_u8]).map(drop),
+        typed.range(snapshot, ..).and_then(|mut rows| rows.next().unwrap()).map(drop),
+        typed.put(txn, &1_u8, &1),
+    ]
+}
+
+fn calls_of_txn(mut txn: Txn, rows: &Keyspace, savepoint: Savepoint) -> Vec<Result<()>> {
+    vec![
+        txn.get(rows, "k").map(drop),
+        txn.contains_key(rows, "k").map(drop),
+        txn.multi_get(rows, many_keys()).map(drop),
+        txn.versions(rows, "k").map(drop),
+        txn.put(rows, "k", "w"),
+        txn.insert(rows, "new", "w"),
+        txn.delete(rows, "k"),
+        txn.delete_range(rows, ..).map(drop),
+        txn.delete_prefix(rows, "k").map(drop),
+        txn.get_for_update(rows, "k").map(drop),
+        txn.range(rows, ..).next().unwrap().map(drop),
+        txn.prefix(rows, "k").next().unwrap().map(drop),
         txn.rollback_to(savepoint),
         txn.wait_reads_durable(),
         txn.commit().map(drop),
-        large.put(&rows, "k", "w"),
-        large.commit().map(drop),
-        reader.wait_reads_durable(),
-        reader.commit().map(drop),
-        left.rollback(),
-        other.commit().map(drop),
-    ];
-    for (number, answer) in answers.into_iter().enumerate() {
-        let why = answer.expect_err(&format!("call {number}"));
-        assert!(matches!(why.kind(), ErrorKind::Closed(_)), "call {number}: {why}");
-        assert!(why.to_string().contains("the store is closed"), "call {number}: {why}");
-    }
-    assert!(scan.next().is_none() && of_txn.next().is_none() && locks.next().is_none() && versions.next().is_none());
-    store.close().unwrap();
+    ]
 }
 
 #[test]

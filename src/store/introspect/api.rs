@@ -147,7 +147,7 @@ impl Store {
     }
 
     /// The status of the transaction with this `start_ts` and `owner`, read from its primary, which
-    /// a [`RowLock`] names.
+    /// a [`RowLock`](crate::RowLock) names.
     ///
     /// The transaction record is deleted once all locks of the transaction are resolved. After
     /// that, any row that the transaction wrote may be passed for `primary`: the status follows
