@@ -77,16 +77,16 @@ impl Store {
     /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) if the sync fails.
     pub fn sync(&self) -> Result<()> {
         self.inner.check_open()?;
-        // A store that has failed returns its failure even if nothing is left to sync.
+        // If the store has failed, this returns the failure, even if nothing is left to sync.
         self.inner.coordinator.check_open()?;
         self.inner.coordinator.sync(None)
     }
 
     /// Makes a copy of the store in a new directory, which can be opened as a store of its own.
-    /// Transactions continue meanwhile. The copy is a consistent state of the store during this
-    /// call, with everything acknowledged before the call. If the new directory is on the same file
-    /// system, most files of the copy are hard links: the call is quick, and the copy takes little
-    /// space until the two stores diverge.
+    /// Transactions continue meanwhile. The copy has the state of the store at one moment during
+    /// this call, with everything acknowledged before the call. If the new directory is on the same
+    /// file system, most files of the copy are hard links: the call is quick, and the copy takes
+    /// little space until the two stores diverge.
     ///
     /// The memtables are flushed first. The tables are then linked, and the copy gets an empty
     /// write-ahead log with an id of its own. The marker file is written last: a copy that was
@@ -120,7 +120,7 @@ impl Store {
     /// does nothing and reports no error. The directory can be opened again once the store's
     /// clones, transactions, snapshots and scans are dropped as well.
     ///
-    /// Waits for [named locks](Store::lock) end with
+    /// Calls that wait for a [named lock](Store::lock) return
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), and lock guards become invalid. Leases that
     /// have a guard are released, durably. Leases without a guard
     /// ([`LockGuard::detach`](crate::LockGuard::detach)) stay.

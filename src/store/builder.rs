@@ -180,13 +180,13 @@ impl Builder {
         self
     }
 
-    /// Memory for all writes that are not yet in the tables, in bytes, as RocksDB's
+    /// Memory for all writes that are not yet in the tables, in bytes, like RocksDB's
     /// `db_write_buffer_size`. From 256 KiB to 16 GiB; default: 128 MiB.
     ///
     /// Two thirds are for two memtables: one takes writes while the other, immutable one is flushed
-    /// to the tables. A memtable is full at a sixth of this size. It may grow to twice that, plus
-    /// one batch, while the other is being flushed. The last third is for RocksDB's write buffers
-    /// during a flush.
+    /// to the tables. A memtable is full at a sixth of this size, but grows further, to twice that
+    /// plus one batch at most, while the other is still being flushed. The last third is for
+    /// RocksDB's write buffers during a flush.
     ///
     /// Opening reads the part of the write-ahead log that was not flushed. After a kill, that part
     /// is at most about two thirds of this size. After several kills in a row, it is at most this
@@ -209,7 +209,7 @@ impl Builder {
     /// | [`Builder::write_buffer_bytes`] | 1/4 | | 16 GiB |
     /// | [`Builder::max_transaction_bytes`], of each transaction | 1/16 | 1 MiB | 64 MiB |
     /// | [`Builder::large_transaction_bytes`], of each transaction | 1/64 | 256 KiB | 32 MiB |
-    /// | [`Builder::conflict_cache_rows`] | 1/64 | | 65,536 |
+    /// | [`Builder::conflict_cache_rows`] | 1/64 | | 65,536 rows |
     ///
     /// The rest is for several concurrent transactions, for RocksDB's metadata of open files (a few
     /// KiB for each table of 64 MiB), and for the allocator. This size is a budget, not a hard

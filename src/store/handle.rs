@@ -47,7 +47,7 @@ pub(in crate::store) fn next_instance_id() -> u64 {
 #[derive(Clone)]
 pub struct Store {
     pub(in crate::store) inner: Arc<Inner>,
-    /// `None` in a handle that must not keep the store open, as that of the background worker.
+    /// `None` in a handle that must not keep the store open, such as that of the background worker.
     _open: Option<Arc<CloseOnDrop>>,
 }
 
@@ -165,7 +165,7 @@ impl Inner {
     fn shut_down(&self) -> Result<()> {
         self.coordinator.stop_background();
         if self.options.status_file_interval.is_some() {
-            // The error is ignored, because a status file that remains does no harm.
+            // `None` removes the file. An error is ignored: a file that remains does no harm.
             let _ = self.engine.write_status_file(None);
         }
         let closed = self.coordinator.close();

@@ -51,7 +51,7 @@ impl Keyspace {
         RowKey::new(self.inner.id, key)
     }
 
-    /// The rows with these keys. Fails if a key is empty or too long.
+    /// The row keys for these keys in this keyspace. Fails if a key is empty or too long.
     pub(in crate::store) fn rows<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<RowKey>> {
         let row = |key: K| check_key(key.as_ref()).map(|()| self.row(key.as_ref()));
         keys.into_iter().map(row).collect()

@@ -12,8 +12,9 @@
 //! | `maintenance` | dump, restore, verification, repair |
 //! | `introspect` | statistics, row locks, active and slow transactions, the status file |
 //!
-//! An `impl Store` has public calls alone, by subject. The parts of a store own the rest: the
-//! catalog, the monitor of transactions, the row reader, the named locks.
+//! The public calls of a store are in several `impl Store` blocks, one for each subject. Most of
+//! the work is done by the parts of a store: the catalog, the monitor of transactions, the row
+//! reader, the named locks.
 //!
 //! The store uses the coordinator through its trait alone, so the same code runs on an exclusive
 //! engine, on a shared one, and read-only.

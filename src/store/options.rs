@@ -13,8 +13,8 @@ use crate::option_ranges::{self, OptionOutOfRange, OptionRange};
 pub(in crate::store) const MAX_TRANSACTION_BYTES: usize = 64 << 20;
 pub(super) const LARGE_TRANSACTION_BYTES: usize = 32 << 20;
 pub(super) const CONFLICT_CACHE_ROWS: usize = 1 << 16;
-/// The memory of a row in the conflict set: its slot, and its share of the map of lock-only
-/// commits.
+/// The memory that [`Builder::memory_budget`](super::Builder::memory_budget) counts for each row of
+/// the conflict set, in bytes: its slot, and its share of the map of lock-only commits.
 pub(super) const CONFLICT_CACHE_ROW_BYTES: usize = 40;
 
 /// When a commit is acknowledged.
@@ -32,8 +32,8 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// Whether a commit is acknowledged only after a sync. The layers below the store get only this
-    /// answer, so a new variant must give its answer here.
+    /// Whether a commit is acknowledged only after a sync. The layers below the store do not know
+    /// `Durability`; they get this `bool`.
     pub(in crate::store) fn waits_for_sync(self) -> bool {
         match self {
             Self::Sync => true,

@@ -30,13 +30,15 @@ pub(in crate::store) fn purge_dropped(store: &Store) -> Result<()> {
     let entries: Vec<_> = CatalogReader::new(store).entries(&view, DROPPED_PREFIX).collect::<Result<_>>()?;
     for entry in entries {
         let id = decode_dropped_id(entry.key())?;
-        // Pending drops and staged keyspaces have timestamp MAX, so they are skipped.
+        // MAX if the drop is not committed yet, or a running restore fills the keyspace. Then
+        // `may_be_read` is true, so the keyspace is skipped.
         let recorded = store.inner.catalog.dropped_at(id);
         let committed =
             store.inner.engine.snapshot()?.write(&catalog.row(entry.key()))?.map_or(recorded, |drop| drop.commit_ts);
         let dropped_at = recorded.max(committed);
-        // A keyspace that never had a name is not in the history, so only views that are not
-        // historical count.
+        // A keyspace that never had a name cannot be read at a timestamp of the history. So the
+        // purge need not wait for the GC horizon, which the history holds back, but only for
+        // transactions and ordinary snapshots.
         let may_be_read = if entry.value() == STAGED_MARK {
             coordinator.watermarks().is_none_or(|marks| marks.oldest_read_ts < dropped_at)
         } else {
@@ -45,9 +47,9 @@ pub(in crate::store) fn purge_dropped(store: &Store) -> Result<()> {
         if may_be_read {
             continue;
         }
-        // Checked again, because the drop is committed by now. A transaction that committed
-        // before the drop, perhaps after the first check, is in the table of fates if it still
-        // has locks.
+        // Checked again, because a transaction may have committed after the first check and before
+        // the drop. If it still has locks, it is in the table of fates, which this check reads.
+        // After the drop no transaction can commit to the keyspace, so the result stays valid.
         if coordinator.may_read_primaries() && !mutated!(DropCheckedOnce) {
             return Ok(());
         }

@@ -6,7 +6,8 @@ use crate::store::limits::MAX_KEYSPACE_NAME_BYTES;
 
 pub(in crate::store) const CATALOG_ID: KeyspaceId = KeyspaceId(0);
 pub(in crate::store) const NAME_PREFIX: &str = "name/";
-/// Leases of named locks, by name: see `named_locks::lease_row`.
+/// The prefix of the keys of lease rows; the name of the named lock follows. See
+/// `named_locks::lease_row`.
 pub(in crate::store) const LOCK_PREFIX: &str = "lock/";
 pub(in crate::store) const NEXT_ID_KEY: &[u8] = b"next";
 pub(in crate::store) const DROPPED_PREFIX: &str = "dropped/";

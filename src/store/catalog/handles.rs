@@ -14,7 +14,7 @@ use crate::timestamp::Timestamp;
 /// See the [module](self).
 pub(in crate::store) struct Catalog {
     instance_id: u64,
-    /// What all handles of a keyspace share.
+    /// By keyspace id, what all handles of the keyspace share.
     handles: Mutex<HashMap<u32, Arc<KeyspaceInner>>>,
     /// The keyspaces dropped in this incarnation, each with a timestamp at or above the commit of
     /// its drop. The timestamp is MAX until the drop is committed, and for a staged keyspace.
@@ -56,8 +56,9 @@ impl Catalog {
         self.handles.lock().get(&id.0).map(|keyspace| keyspace.descriptor.name().to_string())
     }
 
-    /// Records a drop that is to be committed. Must be called before the commit: otherwise the
-    /// background worker would take the drop for one of an earlier incarnation.
+    /// Records a drop that is to be committed, or a staged keyspace. Must be called before the
+    /// commit. Until [`Catalog::drop_committed`] or [`Catalog::undo_drop`] is called, the
+    /// background worker does not purge the keyspace.
     pub fn begin_drop(&self, id: KeyspaceId) {
         self.drops.lock().insert(id.0, Timestamp::MAX);
     }

@@ -59,7 +59,8 @@ impl<'a> Increment<'a> {
     /// the restore changes.
     pub fn begin(store: &'a Store, header: &DumpHeader, listed: &[Listed], existing: OnExisting) -> Result<Self> {
         let catalog = store.inner.catalog.keyspace();
-        // Checked before staged keyspaces are created. `change_catalog` checks again, in the
+        // This first check ensures that no staged keyspaces are created for a dump that does not
+        // follow the last one. The check that decides is in `change_catalog`, in the large
         // transaction.
         check_origin(&mut store.begin()?, &catalog, header)?;
         let (mut staged, mut targets) = (StagedKeyspaces::new(store), BTreeMap::new());
@@ -75,8 +76,9 @@ impl<'a> Increment<'a> {
             let locked = change_catalog(&mut txn, &catalog, header, listed, existing, &mut targets);
             match locked.and_then(|changes| txn.lock_buffered_rows_now().map(|()| changes)) {
                 Ok(catalog) => {
-                    // From here on, commits of other transactions do not conflict with this one:
-                    // the rows of the dump replace what they wrote.
+                    // From here on it is no conflict if another transaction has committed to a row:
+                    // the dump replaces what it wrote. It still is one if a running transaction has
+                    // locked the row.
                     txn.skip_conflict_check();
                     return Ok(Self { store, staged, txn, targets, catalog });
                 }
@@ -140,7 +142,8 @@ fn check_origin(txn: &mut Txn, catalog: &Keyspace, header: &DumpHeader) -> Resul
     Ok(origin)
 }
 
-/// Writes the catalog's changes. `targets` has the new keyspaces; this adds the existing ones.
+/// Writes the changes of the catalog in the transaction. `targets` already has the new keyspaces;
+/// the existing ones are added here.
 fn change_catalog(
     txn: &mut Txn,
     catalog: &Keyspace,

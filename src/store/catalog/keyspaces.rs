@@ -24,7 +24,8 @@ impl Store {
         check_name(name)?;
         if let Some(id) = id_of(self, name)? {
             let found = self.inner.catalog.handle(id, name);
-            // It may have been dropped after the lookup.
+            // If the keyspace was dropped after the lookup, the transaction below looks up the name
+            // again, and creates a keyspace if there is none.
             if !found.inner.descriptor.is_dropped() {
                 return Ok(found);
             }

@@ -6,7 +6,7 @@
 //! ```text
 //!   name/<name>      -> the keyspace's id
 //!   next             -> the id of the next keyspace; never decreases
-//!   dropped/<id>     -> empty, or `new` if it never had a name; its rows are to be deleted
+//!   dropped/<id>     -> empty: its rows are to be deleted; `new`: staged, without a name yet
 //!   lock/<name>      -> the leases of this named lock: see `named_locks::lease_row`
 //!   restored         -> the last restored dump: see `restore_origin`
 //!   restored/<id>    -> the keyspace here that has this id in the dump

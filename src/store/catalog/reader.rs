@@ -23,16 +23,17 @@ impl<'a> CatalogReader<'a> {
         Self { store }
     }
 
-    /// The catalog's entries in the view whose keys begin with `kind`, such as [`NAME_PREFIX`]. The
-    /// scan is internal, so it is not in the list of active transactions.
+    /// The entries of the catalog that the view shows and that begin with `kind`, such as
+    /// [`NAME_PREFIX`]. The scan is internal, so it is not in the list of active transactions.
     pub fn entries(self, view: &Arc<ReadView>, kind: &str) -> Scan {
         let range = prefix_range(&self.store.inner.catalog.keyspace(), kind.as_bytes());
         Scan::new(self.store, &self.store.inner.monitor.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))
     }
 
-    /// The keyspaces among `ids` that were dropped in an earlier incarnation. Each keyspace in
-    /// `ids` must have had a name once. A keyspace that has a handle is not looked up: if it was
-    /// dropped, the handle is already marked as dropped.
+    /// The keyspaces among `ids` that were dropped in an earlier incarnation; the caller marks
+    /// their new handles as dropped. They are those that have no name now, so each keyspace in
+    /// `ids` must have had one once. A keyspace that has a handle is left out: if it was dropped,
+    /// its handles are marked already.
     pub fn dropped_before_open(self, ids: impl Iterator<Item = KeyspaceId>) -> Result<HashSet<KeyspaceId>> {
         let mut dropped: HashSet<_> = ids.filter(|id| !self.store.inner.catalog.has_handle(*id)).collect();
         if !dropped.is_empty() {

@@ -34,7 +34,8 @@ pub(in crate::store) struct RestoreOrigin {
 }
 
 impl RestoreOrigin {
-    /// Reads the origin from the catalog. A concurrent restore conflicts with the transaction.
+    /// Reads the origin from the catalog. The read counts as a write, so the transaction conflicts
+    /// with a concurrent restore.
     pub fn read(txn: &mut Txn, catalog: &Keyspace) -> Result<Option<Self>> {
         let Some(bytes) = txn.get_for_update(catalog, RESTORED_KEY)? else { return Ok(None) };
         let (store_id, restored_ts) = decode(&bytes)?;
@@ -54,7 +55,7 @@ impl RestoreOrigin {
 
     /// Replaces the origin in the catalog; `None` deletes it.
     pub fn write(origin: Option<&Self>, txn: &mut Txn, catalog: &Keyspace) -> Result<()> {
-        // Read for update, so that a concurrent restore is a conflict, whatever this one writes
+        // Read for update, so that this restore conflicts with a concurrent one, whatever it writes
         // below.
         txn.get_for_update(catalog, RESTORED_KEY)?;
         txn.delete_prefix(catalog, RESTORED_PREFIX)?;

@@ -53,9 +53,9 @@ impl<'a> StagedKeyspaces<'a> {
         Ok(())
     }
 
-    /// To be called before the commit that gives the keyspaces their names. Before this call, their
-    /// handles, which only the restore has, show the rows in every view. After it, they show a view
-    /// the rows only if the keyspace has a name in that view, like all handles.
+    /// To be called before the commit that gives the keyspaces their names. Until this call their
+    /// handles, which only the restore has, show the rows in every view. From then on they are like
+    /// all handles: they show the rows in a view only if the keyspace has a name there.
     pub fn publish_soon(&self) {
         self.keyspaces.iter().for_each(|keyspace| keyspace.inner.visibility.set_staging(false));
     }

@@ -47,9 +47,10 @@ pub struct ActiveTransaction {
     pub owner_id: Option<OwnerId>,
     /// The start timestamp of a transaction; `None` for a snapshot.
     pub start_ts: Option<Timestamp>,
-    /// The read timestamp: everything committed at or below it is visible. GC never changes what an
-    /// unexpired entry reads. The GC horizon does not pass the read timestamp of an unexpired
-    /// entry, unless the entry is a snapshot of `snapshot_at`.
+    /// The read timestamp: everything committed at or below it is visible. Until the entry expires,
+    /// GC does not change what it reads, and the GC horizon does not pass this timestamp. A
+    /// snapshot of `snapshot_at` does not hold the horizon back; it has an engine snapshot with all
+    /// that it reads.
     pub read_ts: Timestamp,
     /// The time since the transaction or snapshot began.
     pub age: Duration,
@@ -149,7 +150,8 @@ pub(in crate::store) struct ActiveReaders {
     snapshots: AtomicUsize,
 }
 
-/// Aligned to a cache line, so that threads with different shards do not share one.
+/// No two shards share a cache line, so that threads that use different shards do not slow each
+/// other down.
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard(Mutex<ReaderShard>);
@@ -222,8 +224,8 @@ impl ActiveReaders {
     }
 }
 
-/// The lowest bits of owner ids count up within a millisecond, from a random start, so concurrent
-/// transactions spread over the shards.
+/// The shard of a transaction. The lowest bits of owner ids count up within a millisecond, from a
+/// random start, so concurrent transactions are spread over the shards.
 #[allow(clippy::cast_possible_truncation, reason = "smaller than the number of shards")]
 fn shard_of(owner: OwnerId) -> usize {
     (owner.to_u64() % SHARDS as u64) as usize

@@ -46,10 +46,11 @@ impl Store {
     /// purged yet come last.
     ///
     /// Counts the rows of each keyspace, up to `count` rows or 64 MiB, whichever comes first. The
-    /// rest is estimated from RocksDB's approximate sizes. Rows that are not in tables yet have no
-    /// such size: if all counted rows are such, as many rows or bytes again are counted, until one
-    /// is in tables. If `count` is `u64::MAX`, every row is counted, which takes as long as reading
-    /// all rows. A store in memory always counts every row.
+    /// rest is estimated from RocksDB's approximate sizes. RocksDB has no size for rows that are
+    /// not in tables yet, or are all in one block. If that is true of all counted rows, counting
+    /// continues, by as many rows or bytes each time, until there is a size. If `count` is
+    /// `u64::MAX`, every row is counted, which takes as long as reading all rows. A store in memory
+    /// always counts every row.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -116,16 +117,19 @@ impl Store {
         self.inner.monitor.slow_transactions()
     }
 
-    /// The hundred slowest transactions since the store was opened, slowest first. Once there are a
-    /// hundred, a later transaction displaces the fastest of them, if it is slower.
+    /// The hundred slowest transactions since the store was opened, slowest first, of those that
+    /// took at least
+    /// [`Builder::slow_transaction_threshold`](crate::store::Builder::slow_transaction_threshold).
+    /// Once there are a hundred, a later transaction displaces the fastest of them, if it is
+    /// slower.
     pub fn slowest_transactions(&self) -> Vec<SlowTransaction> {
         self.inner.monitor.slowest_transactions()
     }
 
     /// The current activity of the store, and its counters since it was opened, as one document
-    /// that can be serialized. The document's lists are bounded; [`Store::active_transactions`],
-    /// [`Store::slow_transactions`], [`Store::slowest_transactions`] and [`Store::row_locks`] are
-    /// complete.
+    /// that can be serialized. The document's lists are shortened; [`Store::active_transactions`],
+    /// [`Store::slow_transactions`], [`Store::slowest_transactions`] and [`Store::row_locks`]
+    /// return them in full.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -186,8 +190,8 @@ impl Store {
     /// The segments that an accepted loss affects stay in the store's directory, as
     /// `wal/lost-<fingerprint>-<number>.segment`, and `wal/lost-<fingerprint>.txt` describes the
     /// loss. The loss is returned if the text file exists when the store is opened; all of these
-    /// files may be deleted. A [checkpoint](Store::checkpoint) has none of them. Always empty in
-    /// memory.
+    /// files may be deleted. A [checkpoint](Store::checkpoint) has none of them. For a store in
+    /// memory the result is always empty.
     pub fn data_losses(&self) -> Vec<DataLoss> {
         self.inner.engine.data_losses()
     }

@@ -77,8 +77,9 @@ fn keyspace_stats_of(snapshot: &Snapshot, keyspace: &Keyspace, count: u64) -> Re
         let ControlFlow::Break(last) = seen else { break };
         let (start, end) = keyspace_range(keyspace.id());
         let size_up_to = |end: &[u8]| snapshot.store.inner.engine.approximate_size(Column::Write, &start, end);
-        // The engine has no size for rows that are only in memtables. If all counted rows are
-        // such, the loop counts as many again.
+        // The estimate needs the size of the counted rows in tables. It is 0 if all of them are in
+        // memtables or in one block, and `None` in a store in memory. Then the loop counts as many
+        // rows again.
         if let (Some(counted @ 1..), Some(all)) = (size_up_to(last.as_bytes()), size_up_to(&end)) {
             let extrapolate = |part: u64| {
                 let whole = u128::from(part) * u128::from(all.max(counted)) / u128::from(counted);

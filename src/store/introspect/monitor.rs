@@ -26,7 +26,8 @@ pub(in crate::store) struct TxnMonitor {
     catalog: Arc<Catalog>,
     active: ActiveReaders,
     slow_log: SlowLog,
-    /// `None` if no transaction is logged as slow.
+    /// The option `slow_transaction_threshold`; `None` if that is [`Duration::MAX`], so that no
+    /// transaction is slow.
     slow_threshold: Option<Duration>,
     track_read_timing: bool,
 }
@@ -54,7 +55,7 @@ impl TxnMonitor {
         self.active.add(view, None, label, self.env.elapsed())
     }
 
-    /// Registers a snapshot again, under this label.
+    /// Registers a second reader of the snapshot's view, with this label.
     pub fn register_labelled(&self, snapshot: &ActiveReader, label: &'static str) -> Arc<ActiveReader> {
         self.active.add(Arc::clone(&snapshot.view), None, Some(label), snapshot.started_at)
     }
@@ -70,7 +71,7 @@ impl TxnMonitor {
         self.active.all()
     }
 
-    /// The active transactions and snapshots, oldest state first.
+    /// The active transactions and snapshots, by ascending read timestamp.
     pub fn active_transactions(&self) -> Vec<ActiveTransaction> {
         let now = self.env.elapsed();
         let mut active: Vec<_> = self.active.all().iter().map(|reader| reader.describe(now)).collect();
@@ -89,8 +90,9 @@ impl TxnMonitor {
         result
     }
 
-    /// Adds the keyspace's name and the other transaction's label to a conflict, and counts and
-    /// records the reader's first conflict. Returns any other outcome as it is.
+    /// Returns the outcome of a read or write. A conflict gets the keyspace's name and the other
+    /// transaction's label. If it is the first one of the reader, it is also counted, and recorded
+    /// in the reader.
     pub fn record_conflict<T>(&self, reader: &ActiveReader, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|mut why| {
             if why.is_retryable()
@@ -107,13 +109,15 @@ impl TxnMonitor {
         })
     }
 
-    /// Completes and counts a conflict that a transaction met in its commit.
+    /// Adds the keyspace's name and the other transaction's label to the conflict of a commit, and
+    /// counts the conflict.
     pub fn record_commit_conflict(&self, reader: &ActiveReader, conflict: &mut Conflict) {
         self.complete_conflict(reader, conflict);
         self.count_conflict(reader, conflict);
     }
 
-    /// The error, with the names of keyspace and transaction if it is a conflict.
+    /// Adds the keyspace's name and the other transaction's label if the error is a conflict. Does
+    /// not count the conflict.
     pub fn with_conflict_names(&self, mut why: Error) -> Error {
         if let Some(conflict) = why.conflict_mut() {
             self.add_names(conflict);
@@ -123,8 +127,8 @@ impl TxnMonitor {
 
     fn complete_conflict(&self, reader: &ActiveReader, conflict: &mut Conflict) {
         self.add_names(conflict);
-        // After `skip_conflict_check` the conflict has `Timestamp::MAX` here, which is not what the
-        // transaction reads at.
+        // After `skip_conflict_check` a conflict has `Timestamp::MAX` as its `read_ts`, although
+        // the transaction reads at the timestamp of its view.
         conflict.read_ts = reader.view.read_ts;
     }
 
@@ -191,8 +195,8 @@ impl TxnMonitor {
         self.slow_log.slowest()
     }
 
-    /// Logs a transaction or a call of `transact`, which began at `began`; a call may have waited
-    /// before its first attempt.
+    /// Logs a transaction, or a whole call of `transact`. `began` is when the transaction or the
+    /// call began: `last.began` would be the beginning of the last attempt.
     pub fn log_slow(&self, began: Duration, before: &mut PastAttempts, last: &AttemptTiming, outcome: TxnOutcome) {
         let total = last.ended.saturating_sub(began);
         let AttemptTiming { txn, read, apply, sync, .. } = *last;

@@ -36,7 +36,7 @@ pub struct RowLock {
     pub primary: RowKey,
     /// The status of the transaction at the primary.
     pub txn_status: TxnStatus,
-    /// What a commit does to the row.
+    /// What the commit of the transaction does to the row.
     pub lock_type: LockType,
     /// Whether the transaction belongs to an earlier incarnation of the store, or is a large one
     /// that was rolled back. The background worker resolves such a lock, unless a writer meets the

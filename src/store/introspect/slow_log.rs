@@ -33,7 +33,7 @@ pub struct SlowTransaction {
     pub owner_id: OwnerId,
     /// The start timestamp; of several attempts, that of the last one.
     pub start_ts: Timestamp,
-    /// When the transaction, or the call of `transact`, began. A call may wait before its first
+    /// When the transaction began. A call of `transact` begins before the waits of its first
     /// attempt.
     pub started_at: SystemTime,
     /// How long it took, with all attempts and waits.
@@ -54,12 +54,12 @@ pub struct SlowTransaction {
 pub struct TimeBreakdown {
     /// Waits in row queues, for other retries on the same rows.
     pub row_queue_wait: Duration,
-    /// Waits for the release of a row lock; on a shared engine, the back-off instead.
+    /// Waits for the release of a row lock; on a shared engine, pauses before retries instead.
     pub row_lock_wait: Duration,
     /// Waits for a permit: see
     /// [`Builder::admission_limit`](crate::store::Builder::admission_limit).
     pub admission_wait: Duration,
-    /// Attempts of `transact` that ended in a conflict, with everything that they did.
+    /// Attempts of `transact` that ended in a conflict. The phases below do not include them.
     pub failed_attempts: Duration,
     /// Reads of rows, in the last attempt. `None` if
     /// [`Builder::track_read_timing`](crate::store::Builder::track_read_timing) is off; reads are
@@ -111,8 +111,8 @@ impl AttemptTiming {
     }
 }
 
-/// What a log entry needs of all attempts together, the last one included. What it needs of the
-/// last attempt alone is in [`AttemptTiming`].
+/// The part of a log entry that is about all attempts, the last one included. [`AttemptTiming`] has
+/// the part that is about the last attempt alone.
 #[derive(Default)]
 pub(in crate::store) struct PastAttempts {
     pub attempts: u32,

@@ -42,7 +42,7 @@ pub struct Stats {
     pub conflicts_rolled_back: u64,
     /// Calls of `transact` that exhausted their retries.
     pub retries_exhausted: u64,
-    /// Attempts of `transact` after the first.
+    /// Attempts of `transact` after the first of each call.
     pub retries: u64,
     /// Attempts of `transact` whose wait for a permit timed out, and which then ran in excess of
     /// [`Builder::admission_limit`](crate::store::Builder::admission_limit).
@@ -55,8 +55,8 @@ pub struct Stats {
     pub snapshots_expired: u64,
     /// Row locks of other transactions that were rolled forward.
     pub locks_rolled_forward: u64,
-    /// Row locks of other transactions that were rolled back, plus transactions that removed their
-    /// own row locks after a failed commit.
+    /// Row locks of other transactions that were rolled back, plus one for each transaction that
+    /// removed its own row locks after a failed commit.
     pub locks_rolled_back: u64,
     /// Orphan row locks resolved by the background worker or by [`Store::resolve_orphan_locks`].
     pub orphan_locks_resolved: u64,

@@ -74,16 +74,17 @@ pub struct StoreStatus {
     /// The first hundred of [`Store::row_locks`]. Most locks last for less than a millisecond, so
     /// the list is usually short.
     pub row_locks: Vec<RowLockStatus>,
-    /// The number of granted [named locks](Store::lock).
+    /// The number of grants of [named locks](Store::lock): see
+    /// [`LockTable::held`](crate::LockTable::held).
     #[serde(default)]
     pub held_locks_total: u64,
-    /// The first hundred granted named locks.
+    /// A hundred of these grants at most, in no order.
     #[serde(default)]
     pub held_locks: Vec<LockEntry>,
     /// The number of waiting requests for named locks.
     #[serde(default)]
     pub lock_waits_total: u64,
-    /// The first hundred waiting requests.
+    /// A hundred of these requests at most, in no order.
     #[serde(default)]
     pub lock_waits: Vec<LockEntry>,
     /// The longest current wait for a named lock.
@@ -92,7 +93,7 @@ pub struct StoreStatus {
     /// Statistics of named locks: [`Store::lock_stats`].
     #[serde(default)]
     pub lock_stats: LockStats,
-    /// The disk space of the first hundred keyspaces; empty for a store in memory.
+    /// The disk space of the first hundred keyspaces, by name; empty for a store in memory.
     #[serde(default)]
     pub keyspaces: Vec<KeyspaceSize>,
 }
@@ -163,7 +164,8 @@ impl StoreStatus {
 mod tests {
     use super::*;
 
-    /// Other programs read this format, so fields may be added but not changed.
+    /// A document in the format that other programs read. So fields may be added to it, but not
+    /// changed.
     const FROZEN: &str = include_str!("status_1.json");
 
     #[test]

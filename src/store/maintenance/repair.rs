@@ -111,7 +111,8 @@ impl Builder {
     /// - [`ErrorKind::InvalidArgument`]: an option is out of [bounds](crate::option_ranges).
     /// - [`ErrorKind::Cancelled`], and those of [`Txn::commit`](crate::Txn::commit).
     ///
-    /// After an error, a store in `to` has no keyspaces, and the directory can be deleted.
+    /// If the repair fails after it has created the store in `to`, that store is not complete, and
+    /// its directory can be deleted.
     pub fn repair<P: IntoControlFlow>(
         self,
         from: impl AsRef<Path>,
@@ -198,7 +199,7 @@ struct Repair<'a> {
     /// The names of the old store's keyspaces, by id.
     catalog: BTreeMap<KeyspaceId, String>,
     dropped: BTreeSet<KeyspaceId>,
-    /// The keyspaces of the new store, by their ids in the old store. No entry is `None`.
+    /// The keyspaces of the new store, by their ids in the old store. The values are always `Some`.
     keyspaces: HashMap<KeyspaceId, Option<Keyspace>>,
     staged: StagedKeyspaces<'a>,
     batch: Vec<(Keyspace, Vec<u8>, Value)>,

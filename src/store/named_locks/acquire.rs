@@ -94,7 +94,6 @@ impl Store {
 }
 
 impl LockService<'_> {
-    /// Acquires a lock if it is available.
     pub(super) fn try_lock(self, target: &LockTarget<'_>, options: &LockOptions) -> Result<Option<LockGuard>> {
         match self.locks.request(target, options, None)? {
             RequestResult::Requested(wait) => match self.locks.poll(wait, options) {

@@ -49,9 +49,9 @@ impl LockService<'_> {
     }
 
     /// Steps 2 to 6. Without `waits`, as in [`Store::transact_with_lock`], step 5 changes the lease
-    /// rows durably, but does not wait for the commits of earlier grants. The call itself, not its
-    /// caller, passes the grant's lease to the lease renewer, because an asynchronous caller may
-    /// drop its future while the call runs.
+    /// rows durably, but does not wait for the commits of earlier grants. This call, not its
+    /// caller, passes the grant's lease to the lease renewer: an async task makes the call on a
+    /// pool thread, and may be dropped before it returns.
     pub fn activate_grant(self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
         if grant.has_lease() {
             self.start_lease_renewer()?;
@@ -71,7 +71,7 @@ impl LockService<'_> {
     }
 }
 
-/// Steps 2 to 6 of a grant.
+/// Runs steps 2 to 6 for a grant.
 struct Activation<'a> {
     locks: &'a Arc<NamedLocks>,
     authority: &'a dyn LockAuthority,
@@ -159,8 +159,9 @@ impl Activation<'_> {
         if grant.has_lease() {
             grant.set_lease_row(true);
         }
-        // The grant fences the transaction that writes its own lease row: if the grant has ended,
-        // its successor may have looked for the row already, so the row must not appear any more.
+        // The transaction that writes the lease row is fenced by the lease's own grant. If this
+        // grant has ended, the next holder may already have removed the rows that it found, so the
+        // row must not be written any more.
         let changed =
             self.lease_rows.update(&grant.name, &removed, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
         // If the store was closed meanwhile, the error says so, whatever error the update returned.
@@ -190,8 +191,8 @@ fn is_expired(grant: &Grant) -> bool {
 /// Step 6: checks that the new grant is valid.
 fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
     let lost = grant.end_reason_now(&*locks.env);
-    // Read after the grant's state: closing sets its reason before it ends the grants. So if
-    // closing has ended this grant, the reason is found here, and the lock is not reported as lost.
+    // Read after `lost`, because a close of the store first sets `closed` and then ends the grants.
+    // So if the close has ended this grant, the error is `Closed`, not `LockLost`.
     if let Some(why) = locks.manager.closed() {
         return Err(Error::closed(why));
     }

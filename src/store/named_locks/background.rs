@@ -7,12 +7,12 @@ use crate::store::handle::Store;
 use crate::store::named_locks::errors::is_transient;
 use crate::store::named_locks::lease_rows::LeaseRows;
 
-/// The row of an expired lease without a successor is removed after this time.
+/// A lease that no request ends after its expiry is ended by the background worker, and its row
+/// removed, when this time has passed since the expiry.
 const STALE_LEASE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// Forgets ended grants whose fenced commits are durable, because no later grant has to wait
-/// for these commits. Removes the rows of ended leases, and of leases that expired
-/// [`STALE_LEASE_AFTER`] ago.
+/// Removes the rows of ended leases, and of leases that expired [`STALE_LEASE_AFTER`] ago. Then
+/// forgets the ended grants for which no later grant has to wait any more.
 pub(in crate::store) fn prune_locks(store: &Store) -> Result<()> {
     let Some(locks) = &store.inner.locks else { return Ok(()) };
     if !locks.manager.was_used() {

@@ -26,8 +26,8 @@ pub(in crate::store) fn locks_unsupported_error() -> Error {
     Error::invalid("not supported on a shared engine: named locks")
 }
 
-/// Whether the store is still open and the lease still valid after this error of background work,
-/// so that the work can be repeated. If so, the error is logged.
+/// Whether background work on leases can be repeated after this error, because the error does not
+/// mean the end of the store or of a lease. If so, the error is logged.
 pub(in crate::store) fn is_transient(why: &Error) -> bool {
     let ends = matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
     if !ends {

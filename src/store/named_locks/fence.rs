@@ -59,10 +59,10 @@ impl Txn {
     ///
     /// **The expiry of a lease does not end the grant.** After the expiry, `fence` returns
     /// [`ErrorKind::LockLost`], but a transaction that was fenced before can commit until the grant
-    /// ends, since no conflicting grant exists. The grant ends when its guard is dropped, or at the
-    /// next request of the name. If a request is waiting already, the first one ends the grant soon
-    /// after the expiry; without any request the background worker ends it a day later. After that,
-    /// the commit returns [`ErrorKind::LockLost`] as well.
+    /// ends, because until then there is no conflicting grant. The grant ends when its guard is
+    /// dropped, or at the next request of the name. If a request is waiting already, the first one
+    /// ends the grant soon after the expiry; without any request the background worker ends it a
+    /// day later. After that, the commit returns [`ErrorKind::LockLost`] as well.
     ///
     /// A fence does not affect other transactions. A transaction without a fence conflicts with a
     /// fenced one as usual, if both write the same row. The fence of a shared lock or a semaphore

@@ -48,7 +48,7 @@ impl LockGuard {
         self.request.grant()
     }
 
-    /// A handle of the store, which does not keep the store open. Fails if the store is closed.
+    /// A [`Store`] that does not keep the store open. Fails if the store is closed.
     pub(crate) fn store(&self) -> Result<Store> {
         let closed = || Error::closed(self.locks.manager.closed().unwrap_or(crate::error::CLOSED_BY_USER));
         let store = self.store.upgrade().map(Store::unowned).ok_or_else(closed)?;
@@ -76,9 +76,9 @@ impl LockGuard {
         if self.grant().is_ready() { self.grant().token() } else { Timestamp::ZERO }
     }
 
-    /// A condition of transactions: see [`Txn::fence`](crate::Txn::fence). It is bound to the
-    /// present grant. [`LockGuard::upgrade`] and [`LockGuard::downgrade`] replace this grant;
-    /// transactions then need a new fence.
+    /// A condition for transactions: they commit only while the present grant is valid. See
+    /// [`Txn::fence`](crate::Txn::fence). [`LockGuard::upgrade`] and [`LockGuard::downgrade`]
+    /// replace the grant; transactions then need a new fence.
     pub fn fence(&self) -> Fence {
         Fence { grant: Arc::clone(self.grant()), store: self.locks.store }
     }
@@ -122,8 +122,9 @@ impl LockGuard {
     /// The time until the lease may expire; [`Duration::MAX`] without a lease.
     pub(crate) fn until_it_may_be_lost(&self) -> Duration {
         let now = self.locks.env.elapsed();
-        // While the row of an expired lease is being written, the lease is not lost yet. The caller
-        // then waits for the whole duration of the lease before it looks again.
+        // While a renewal is being written, the lease is valid even if its time has passed. Then
+        // this returns the whole duration of the lease; the end of the write wakes the caller
+        // earlier.
         let is_written = |lease: &Lease| lease.row_writes_in_flight > 0 && lease.expires_at <= now;
         let left =
             |lease: Lease| if is_written(&lease) { lease.duration } else { lease.expires_at.saturating_sub(now) };

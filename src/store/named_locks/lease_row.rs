@@ -11,7 +11,7 @@ use crate::store::catalog::entries::LOCK_PREFIX;
 use crate::store::named_locks::state::NamedLocks;
 use crate::timestamp::Timestamp;
 
-/// One holder in the row of a name.
+/// One lease: an entry in the row of its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::store) struct LeaseRow {
     pub shared: bool,
@@ -49,7 +49,8 @@ impl LeaseRow {
         LockHolder { pid: self.pid, application_name: self.label.clone(), thread: self.thread.clone() }
     }
 
-    /// The time that is left by the wall clock, from zero to the whole time to live.
+    /// How much of the time to live is left when the wall clock shows `unix_millis`: never more
+    /// than the whole, even if the clock was set back.
     pub(in crate::store) fn remaining(&self, unix_millis: u64) -> Duration {
         let ends = self.since_ms.saturating_add(self.ttl_ms);
         Duration::from_millis(ends.saturating_sub(unix_millis).min(self.ttl_ms))

@@ -48,9 +48,9 @@ impl<'a> LeaseRows<'a> {
     }
 
     /// Changes the row of a name, durably: removes the entries with the tokens `removed`, and adds
-    /// `put`, or replaces the entry that has the same token as `put`. If `keeps_time`, the duration
-    /// in the replaced entry stays. Commits only while `fence` is valid. Returns the commit
-    /// timestamp, or the read timestamp if nothing was to be changed.
+    /// `put`, or replaces the entry that has the same token as `put`. If `keeps_time`, the new
+    /// entry takes over the duration of the one that it replaces. Commits only while `fence` is
+    /// valid. Returns the commit timestamp, or the read timestamp if nothing was to be changed.
     pub(in crate::store) fn update(
         self,
         name: &str,
@@ -80,8 +80,8 @@ impl<'a> LeaseRows<'a> {
             } else if before.is_some() {
                 txn.delete(&catalog, &key)?;
             } else {
-                // Another transaction has removed the row. `rollback` waits until the removal is
-                // durable.
+                // There is no row, so nothing to change. If another transaction has removed the
+                // row, `rollback` waits until the removal is durable.
                 let seen = txn.read_ts();
                 return txn.rollback().map(|()| seen);
             }
@@ -236,8 +236,8 @@ fn lease_txn_options() -> TxnOptions {
 mod tests {
     use super::*;
 
-    /// The transaction that writes a lease removes the leases that conflict with it, so only a test
-    /// can have two that conflict.
+    /// A row with three exclusive leases. Only a test makes such a row: the transaction that writes
+    /// a lease normally removes the leases that conflict with it.
     #[test]
     fn of_conflicting_leases_the_greatest_token_wins() {
         let memory = crate::engine::sim::SimStorage::new();
@@ -262,7 +262,7 @@ mod tests {
         let held: Vec<_> = store.lock_holders("name").unwrap().iter().map(|entry| entry.token).collect();
         assert_eq!(held, [Some(tokens[1])]);
         assert!(store.force_unlock("name", tokens[1]).unwrap());
-        // The next holder removes the other two leases from the row.
+        // The leases with tokens 7 and 8 are still in the row. The next holder removes them.
         drop(store.lock("name").unwrap());
         store.close().unwrap();
         assert!(Store::builder().open_in_memory(&memory).unwrap().lock_table().unwrap().entries.is_empty());

@@ -9,10 +9,10 @@
 //!
 //! How the end of a grant rejects a fenced commit: `Txn::fence` adds the grant to the conditions of
 //! the transaction. Before the commit is queued, `InFlightFences` adds one to the grant's number of
-//! commits in flight. The leader calls `InFlightFences::first_lost` when it decides the commit, and
-//! rejects the commit if the grant has ended. The coordinator turns the rejection into
-//! [`LockLost`](crate::ErrorKind::LockLost). A transaction that only reads checks its grants when
-//! it ends.
+//! commits in flight, so that the next grant waits for the commit. The leader calls
+//! `InFlightFences::first_lost` when it decides the commit, and rejects the commit if the grant has
+//! ended. The coordinator turns the rejection into [`LockLost`](crate::ErrorKind::LockLost). A
+//! transaction that only reads checks its grants when it ends.
 //!
 //! `docs/locks.md` in the repository has the design: the purpose of each step, and what was
 //! rejected.

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::lock_manager::{CancelToken, LockMode};
 use crate::option_ranges;
 
-/// The default timeout of a request: see [`LockWaitPolicy`].
+/// How long a request waits for the lock by default.
 pub(in crate::store) const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum length of [`LockOptions::reason`], in bytes.
@@ -141,8 +141,8 @@ impl LockOptions {
 
     /// Whether the store renews the lease while the guard exists; it does by default. Without
     /// renewal, the lease expires, and the next request is granted the lock. A transaction that was
-    /// [fenced](crate::Txn::fence) before the expiry can commit until such a request, or another
-    /// event, ends the grant: see [`Txn::fence`](crate::Txn::fence).
+    /// [fenced](crate::Txn::fence) before the expiry can commit until the grant ends, for example
+    /// by such a request: see [`Txn::fence`](crate::Txn::fence).
     pub fn auto_renew(self, renew: bool) -> Self {
         Self { auto_renew: renew, ..self }
     }

@@ -12,7 +12,8 @@ use crate::store::named_locks::lease_rows::LeaseRows;
 use crate::store::named_locks::service::LockService;
 use crate::store::named_locks::state::NamedLocks;
 
-/// The delay before a failed renewal or removal is repeated; less for the renewal of a short lease.
+/// The delay before a failed renewal of a lease, or a failed removal of its row, is repeated. For a
+/// renewal the delay is at most an eighth of the lease's duration.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 impl NamedLocks {
@@ -48,7 +49,8 @@ impl NamedLocks {
         let must_look = grant.with_lease(|lease| {
             let (before, written) = (lease.expires_at, self.env.elapsed());
             lease.row_writes_in_flight -= 1;
-            // Of two concurrent renewals with a `time`, the one that committed last counts.
+            // Two concurrent renewals with a `time` can come here in either order. The one with the
+            // later commit counts.
             let is_last = renewed.as_ref().is_ok_and(|commit_ts| *commit_ts > lease.last_explicit_renewal_ts);
             match time.filter(|_| renewed.is_ok()) {
                 Some(_) if !is_last => {}
@@ -148,8 +150,8 @@ fn renew_at(grant: &Grant) -> Duration {
     grant.lease().map_or(Duration::MAX, |lease| lease.expires_at.saturating_sub(lease.duration / 2))
 }
 
-/// Renews a lease if half of its time has passed. Returns `None`, or after a failure the time of
-/// the next attempt: [`Duration::MAX`] if the error shows that the lease or the store has ended.
+/// Renews a lease if half of its time has passed. If the renewal fails, returns the time of the
+/// next attempt: [`Duration::MAX`] if the lease or the store has ended. Otherwise returns `None`.
 fn renew_if_due(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     let now = store.inner.env.elapsed();
     let (lease, locks) = (grant.lease()?, store.inner.locks.as_ref()?);

@@ -95,7 +95,7 @@ impl NamedLocks {
         }
     }
 
-    /// Checks whether the wait has ended, and counts its result.
+    /// Checks whether the wait has ended. If so, a grant or a timeout is counted in the metrics.
     pub fn poll(&self, wait: LockWait, options: &LockOptions) -> GrantPoll {
         let now = wait.started_or_now(&*self.env);
         let step = wait.poll(now);
@@ -158,7 +158,6 @@ impl NamedLocks {
     }
 }
 
-/// The result of a request.
 pub(crate) enum RequestResult {
     /// The request was made: granted immediately, or waiting.
     Requested(LockWait),
@@ -166,8 +165,8 @@ pub(crate) enum RequestResult {
     NotAvailable,
 }
 
-/// The state of a wait. If it is pending: the wait, the waiter through which the next poll is
-/// requested, and the time after which to poll again in any case.
+/// Whether a wait has ended. `Pending`: it has not. The caller must poll the returned wait again
+/// when the waiter is notified, at the latest after the returned duration, if there is one.
 pub(crate) enum GrantPoll {
     Ready(Result<RequestHandle>),
     Pending(LockWait, Arc<Waiter>, Option<Duration>),

@@ -15,8 +15,8 @@ use crate::row::RowKey;
 
 const PAGE_CELLS_MIN: usize = 16;
 const PAGE_CELLS_MAX: usize = 512;
-/// The maximum of the next page is a quarter of the number of cells read so far, clamped to the two
-/// limits above, so a scan that is stopped early wastes little I/O.
+/// A page has at most a quarter of the number of cells read before it, clamped to the two limits
+/// above. So a scan that is stopped early wastes little I/O.
 const PAGE_GROWTH_DIVISOR: usize = 4;
 
 /// See the [module](self).
@@ -82,8 +82,8 @@ impl ColumnCursor {
 
     /// Lends cells instead of reading a page: calls `see` with unread cells, from the front on,
     /// until `see` returns `false`. Does nothing if cells are buffered at the front, or if the
-    /// engine cannot lend cells. The snapshot keeps in memory what it reads during the call, so one
-    /// call visits no more cells, and about as many bytes, as the largest page can have.
+    /// engine cannot lend cells. The snapshot keeps in memory what it reads during the call, so a
+    /// call ends after [`PAGE_CELLS_MAX`] cells, or about [`PAGE_BYTES_MAX`] bytes.
     ///
     /// Returns whether another call may visit more cells. If `see` panics, the cursor is at its
     /// end.
@@ -146,7 +146,6 @@ impl ColumnCursor {
         if is_next { self.next(backwards).map(|(_, content)| content) } else { None }
     }
 
-    /// The number of cells read.
     #[cfg(feature = "tokio")]
     pub fn cells_read(&self) -> usize {
         self.cells_read

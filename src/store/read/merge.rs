@@ -13,13 +13,12 @@ use crate::store::txn::large_writes::LargeWrites;
 use crate::value::Value;
 use crate::write_set;
 
-/// The part of a scan that is not returned yet.
+/// What a scan has not returned yet: a cursor over the versions, and what overrides them.
 pub struct MergeCursor {
     pub versions: ColumnCursor,
     pub over: Option<Box<Overlay>>,
     /// An error of the call that created the scan. The scan returns it instead of its first row.
     pub failed: Option<Error>,
-    /// Whether the scan has ended.
     pub ended: bool,
 }
 
@@ -97,10 +96,10 @@ impl MergeCursor {
 }
 
 impl Overlay {
-    /// Reads a page with each of the two lock cursors that has no lock buffered and has not read as
-    /// far as the row of the next version, or, if no version is left, to the end of the range. The
-    /// page ends at the last row whose version is buffered, if not before. Once all versions of the
-    /// range have been read, only the maximum size of a page limits it.
+    /// Prepares the next row: reads a page with each of the two lock cursors that has no lock
+    /// buffered and has not read up to the row of the next version (if no version is left, up to
+    /// the end of the range). The page goes no farther than the last buffered version, unless all
+    /// versions of the range have been read.
     fn read(&mut self, rows: &RowReader, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
         let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
         let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));

@@ -150,8 +150,8 @@ impl RowReader {
         write: Option<&[u8]>,
     ) -> Result<Option<Value>> {
         if let Some(lock) = lock {
-            // The status of a finished transaction is not kept for expired views, so the lock could
-            // be misjudged.
+            // For an expired view the status of the lock's transaction may be gone, so the lock
+            // could be misjudged.
             self.check_usable(view)?;
             if let LockEffect::Value(value) = self.value_under_lock(view, row, &decode_lock(row.as_bytes(), lock)?)? {
                 return Ok(value);

@@ -23,7 +23,8 @@ use crate::store::read::scanned_row::{Row, VisibleValue};
 use crate::store::txn::large_writes::LargeWrites;
 use crate::write_set;
 
-/// The minimum and maximum number of rows in a page of an asynchronous scan.
+/// A page of an asynchronous scan has at most three times as many rows as cells were read before
+/// it, clamped to these two limits.
 #[cfg(feature = "tokio")]
 const ASYNC_PAGE_ROWS: (usize, usize) = (32, 512);
 /// The approximate maximum size of a page of an asynchronous scan, in bytes.

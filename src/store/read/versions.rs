@@ -38,8 +38,8 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// The versions of a row. There are none if `is_seen` is `false`: the reader's view does not
-    /// show the keyspace.
+    /// The versions of a row. `is_seen` is whether the reader's view shows the row's keyspace; if
+    /// not, there are no versions.
     pub(in crate::store) fn new(store: &Store, reader: &Arc<ActiveReader>, row: RowKey, is_seen: bool) -> Self {
         // Without history only the newest version is certain to exist.
         let from = store.inner.coordinator.retention().map_or(Timestamp::MAX, |kept| kept.oldest_ts);

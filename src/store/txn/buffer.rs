@@ -190,8 +190,8 @@ impl TxnBuffer {
         if self.write_set.is_empty() {
             return Ok(());
         }
-        // These conditions have no read view: whether the view has expired is checked by the
-        // commit, after all rows are locked.
+        // These conditions have no read view, so an expired view is no error here. The commit
+        // checks whether it has expired.
         let conditions =
             Arc::new(CommitConditions { keyspaces: self.written_keyspaces(), ..CommitConditions::default() });
         let large = match &mut self.large {
@@ -204,7 +204,7 @@ impl TxnBuffer {
         large.lock_rows(&self.write_set, &conditions, timer)?;
         match Arc::get_mut(&mut self.write_set) {
             Some(buffer) => buffer.clear(),
-            // A scan still reads the old buffer, so that one cannot be emptied.
+            // A scan still reads this write set, so it cannot be emptied, but is replaced.
             None => self.write_set = Arc::default(),
         }
         self.bytes = 0;
@@ -258,8 +258,8 @@ impl TxnBuffer {
         let mut restored = Vec::with_capacity(self.undo.len() - undo);
         for (row, before) in self.undo.get(undo..).unwrap_or_default().iter().rev() {
             let before = match (before, &locked) {
-                // The transaction has locked the row since the savepoint. The lock stays; a
-                // lock-only write overrides its value. This adds no conflict, because the row is
+                // The undone write is already in the store, as a lock, which stays. A lock-only
+                // write in the buffer overrides it. This adds no conflict, because the row is
                 // locked in any case.
                 (None, Some(locked)) if !mutated!(LargeUndoLost) && locked.write(row)?.is_some() => {
                     Some(Mutation::LockOnly)
@@ -291,7 +291,6 @@ impl TxnBuffer {
         Ok(())
     }
 
-    /// The conditions of the commit.
     pub(in crate::store) fn commit_conditions(&self, view: &Arc<ReadView>) -> Arc<CommitConditions> {
         let (keyspaces, read_view) = (self.written_keyspaces(), Some(Arc::clone(view)));
         Arc::new(CommitConditions { keyspaces, read_view, fences: self.fences.clone() })

@@ -137,7 +137,7 @@ impl Txn {
     }
 
     /// For the slow log: when the transaction began and ended, and the time it spent in each phase.
-    /// Without a commit call it ends now.
+    /// If no commit was called, the present time is taken as the end.
     pub(in crate::store) fn last(&self) -> AttemptTiming {
         let ended = self.ended.as_ref().map_or_else(|| self.store.inner.env.elapsed(), |ended| ended.at);
         AttemptTiming::new(self.id, &self.reader, ended)

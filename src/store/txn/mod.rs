@@ -48,9 +48,9 @@ use crate::value::Value;
 /// even before the large transaction commits. A write of the large transaction may return
 /// [`ErrorKind::Conflict`] as well. This aborts the large transaction: its later reads, writes and
 /// the commit return the same error. When the large transaction reads or rewrites a row that it has
-/// locked, the row is read from the store. Rows that are undone by a savepoint stay locked until
-/// the transaction ends. After the commit the background lock cleanup turns the locks into
-/// versions; no call waits for it.
+/// locked, the row is read from the store. If [`Txn::rollback_to`] undoes the write of such a row,
+/// the row stays locked until the transaction ends. After the commit the background lock cleanup
+/// turns the locks into versions; no call waits for it.
 ///
 /// Dropping a transaction rolls it back, without an error and without waiting.
 #[must_use = "a transaction that is dropped is rolled back"]
@@ -95,8 +95,8 @@ impl Txn {
         })
     }
 
-    /// From this call on, a row can be locked and committed whatever other transactions have
-    /// committed to it, even before the call: that is not a conflict.
+    /// For restores: from this call on, a commit of another transaction is no conflict, even if it
+    /// is newer than this transaction's snapshot.
     pub(in crate::store) fn skip_conflict_check(&mut self) {
         self.buffer.skip_conflict_check();
     }
@@ -241,9 +241,9 @@ impl Txn {
     }
 
     /// Sets a savepoint. After a transaction's first savepoint, each write also keeps in memory
-    /// what would undo it: the row's key and, if there is one, the transaction's earlier write of
-    /// the row. This counts towards
-    /// [`Builder::max_transaction_bytes`](crate::store::Builder::max_transaction_bytes).
+    /// what would undo it. That counts as 64 bytes towards
+    /// [`Builder::max_transaction_bytes`](crate::store::Builder::max_transaction_bytes), and if the
+    /// transaction had written the row before, also as the key and value of that write.
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint { number: self.buffer.savepoint(), txn: self.id }
     }

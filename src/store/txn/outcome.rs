@@ -19,8 +19,8 @@ pub struct Commit {
     pub durable: bool,
 }
 
-/// When and how a transaction ended. For an attempt of `transact` only the time is used, because
-/// the slow log has one entry for the whole call.
+/// When and how a transaction ended, for its entry in the slow log. An attempt of `transact` has no
+/// entry of its own, so of an attempt only `at` is used.
 pub(in crate::store) struct TxnEnd {
     pub at: Duration,
     pub outcome: TxnOutcome,

@@ -177,9 +177,9 @@ impl RetryLoop {
         Self { always_asks: true, ..Self::new(store, options) }
     }
 
-    /// The waits before the next attempt: after a conflict first in row queues and for the release
-    /// of the lock that was met (on a shared engine a pause instead), then for a permit. Each has a
-    /// time limit.
+    /// The waits before the next attempt, each with a time limit. After a conflict: in row queues,
+    /// and for the release of the lock that was met, or on a shared engine a pause instead of both.
+    /// Last, a permit if one is needed.
     pub(crate) fn admission_wait(&self, outermost: bool) -> AdmissionWait {
         let inner = &self.store.inner;
         let mut wait = AdmissionWait::default();
@@ -187,7 +187,8 @@ impl RetryLoop {
             // An inner call must not wait in row queues, because the outer call may have a ticket
             // there. It waits for row locks for `NESTED_WAIT_TIMEOUT` at most, because a lock may
             // belong to the outer call, if the outer transaction is large. A shared engine has no
-            // row queues and no large transactions, so there these limits are not needed.
+            // row queues and no large transactions, so there an inner call waits as an outermost
+            // one does.
             let has_all_waits = outermost || !inner.coordinator.is_exclusive();
             if has_all_waits || self.history.waited.row_lock < NESTED_WAIT_TIMEOUT {
                 let rows = if has_all_waits { rows.as_slice() } else { &[] };

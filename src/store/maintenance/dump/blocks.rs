@@ -34,8 +34,9 @@ const HEADER_MAX_BYTES: usize = 96;
 pub(in crate::store) const BLOCK_BYTES: usize = 256 << 10;
 pub(in crate::store) const BLOCK_ROWS: usize = 4096;
 /// The maximum size of a record. The rows of a block are below [`BLOCK_BYTES`] until the last one
-/// is added, whose value has at most [`MAX_VALUE_BYTES`]. The second `BLOCK_BYTES` is more than its
-/// key needs, and 16 bytes are more than the lengths of a row's key and value take.
+/// is added, whose value has at most [`MAX_VALUE_BYTES`]. The second `BLOCK_BYTES` is for the key
+/// of the last row, and is more than it needs. For each row, 16 bytes are more than the lengths of
+/// its key and value take.
 const MAX_RECORD_BYTES: usize = MAX_VALUE_BYTES + 2 * BLOCK_BYTES + 16 * BLOCK_ROWS;
 /// Records shorter than this are not compressed.
 const MIN_COMPRESS_BYTES: usize = 64;
@@ -44,7 +45,8 @@ const LZ4: u8 = 1;
 /// The maximum expansion of LZ4, with a margin: one compressed byte stands for at most 255 bytes.
 const MAX_LZ4_RATIO: usize = 256;
 
-/// How files that other programs have compressed begin, so that the error can name the program.
+/// The first bytes of compressed files, and the programs that write these. An error can name the
+/// program.
 const FOREIGN_MAGICS: [(&[u8], &str); 5] = [
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),

@@ -4,11 +4,11 @@
 //! and into a store with any options. [`blocks`] is the format; [`mod@write`] writes dumps, and
 //! [`restore`] restores them.
 //!
-//! **An incremental dump** has what was committed after its start, up to the snapshot. One pass
-//! over the newest versions finds these changes ([`changes`]). A deletion is found by its
-//! tombstone. Tombstones are kept only as long as the history, so a start before the history is
-//! refused. Keyspaces are identified by their ids, which the catalog never reuses. A keyspace that
-//! the catalog did not list at the start is new, and is dumped whole.
+//! **An incremental dump** has what was committed after a timestamp, its start, and up to the
+//! snapshot. One pass over the newest versions finds these changes ([`changes`]). A deletion is
+//! found by its tombstone. Tombstones are kept only as long as the history, so a start before the
+//! history is refused. Keyspaces are identified by their ids, which the catalog never reuses. A
+//! keyspace that the catalog did not list at the start is new, and is dumped whole.
 
 mod blocks;
 mod changes;
@@ -82,7 +82,8 @@ pub struct DumpHeader {
     pub store_id: Option<u64>,
     /// The timestamp of the dumped snapshot: the dump has no later commits.
     pub read_ts: Timestamp,
-    /// An incremental dump has no commits at or below this timestamp; `None` for a full dump.
+    /// The timestamp at which an incremental dump starts: it has only later commits. `None` for a
+    /// full dump.
     pub since: Option<Timestamp>,
 }
 
@@ -92,7 +93,8 @@ pub struct DumpHeader {
 pub struct DumpStats {
     /// The timestamp of the dumped snapshot: the dump has no later commits.
     pub read_ts: Timestamp,
-    /// An incremental dump has no commits at or below this timestamp; `None` for a full dump.
+    /// The timestamp at which an incremental dump starts: it has only later commits. `None` for a
+    /// full dump.
     pub since: Option<Timestamp>,
     /// The number of keyspaces, including empty and unchanged ones.
     pub keyspaces: u64,
@@ -100,8 +102,8 @@ pub struct DumpStats {
     pub rows: u64,
     /// The size of keys and values before compression, in bytes.
     pub bytes: u64,
-    /// The number of rows that an incremental dump deletes. This includes rows that were inserted
-    /// and deleted after the start of the dump.
+    /// The number of rows that an incremental dump deletes. This includes rows that were both
+    /// inserted and deleted after the timestamp `since`.
     pub deleted_rows: u64,
 }
 

@@ -30,7 +30,7 @@ impl Store {
     /// Restores a [dump](crate::Snapshot::dump) into this store, atomically and durably. Every
     /// later timestamp of this store is above those of the commits in the dump. `progress` is
     /// called after each block, and may [cancel](IntoControlFlow) the restore, which then restores
-    /// nothing. The dump is read one block at a time. This takes at most about three times
+    /// nothing. The dump is read one block at a time, which takes at most about three times
     /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES) of memory, even if the dump is malicious.
     ///
     /// An [incremental dump](crate::Snapshot::dump_with) can only be restored into a store whose
@@ -41,9 +41,10 @@ impl Store {
     ///
     /// An incremental dump is restored by one large transaction
     /// ([`Builder::large_transaction_bytes`](crate::Builder::large_transaction_bytes)), which locks
-    /// the rows that it changes. If a concurrent transaction writes one of these rows, that
-    /// transaction or the restore fails with a conflict. In a store that is written to, the restore
-    /// must not take longer than [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age).
+    /// the rows that it changes. A transaction that writes such a row while it is locked fails with
+    /// a conflict. So does the restore, if it meets the lock of another transaction. In a store
+    /// that is written to, the restore must not take longer than
+    /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age).
     ///
     /// # Errors
     /// - [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat): not a dump, or an

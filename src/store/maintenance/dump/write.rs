@@ -1,8 +1,8 @@
 //! Writing dumps.
 //!
 //! After the header come a list of all keyspaces, then the rows of each keyspace in blocks, then
-//! the totals. An incremental dump has only the changed rows of keyspaces that existed at its
-//! start.
+//! the totals. An incremental dump has only the changed rows of a keyspace that existed at its
+//! start timestamp, and all rows of a newer one.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -31,8 +31,8 @@ impl Snapshot {
     /// of rows, or more if its last value is larger. If the snapshot expires before the dump ends,
     /// the dump fails with [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). A
     /// snapshot expires [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) after the
-    /// store is next written to or, if it is one of
-    /// [`Store::snapshot_at`](crate::Store::snapshot_at), after that call. In a store opened
+    /// first commit that it does not show or, if [`Store::snapshot_at`](crate::Store::snapshot_at)
+    /// has returned it, after the call of `snapshot_at`. In a store opened
     /// [read-only](crate::Builder::read_only) or on a shared engine it never expires.
     ///
     /// All dumped rows are durable, also with
@@ -65,7 +65,7 @@ impl Snapshot {
     }
 
     /// [`Snapshot::dump`] with options: uncompressed, or an *incremental dump*, which has only what
-    /// was committed after its start.
+    /// was committed after a timestamp, its start.
     ///
     /// A full dump and a chain of incremental dumps, each starting where the dump before it ends,
     /// are equivalent to a full dump taken at the end of the chain. One pass over the newest
@@ -178,8 +178,9 @@ impl Snapshot {
                  opened for writing, one on a shared engine never",
             ));
         }
-        // `oldest_ts` only increases. So a start that is within the history now was also within it
-        // when the view was taken, and the view has all tombstones from the start on.
+        // `oldest_ts`, the start of the history, only increases. So a start of the dump that is
+        // within the history now was also within it when the view was taken, and the view has all
+        // tombstones from the start on.
         check_within_retention(ts, self.store.inner.coordinator.retention().map(|retention| retention.oldest_ts))?;
         if !self.store.data_losses().is_empty() {
             return Err(Error::invalid(

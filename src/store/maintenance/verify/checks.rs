@@ -32,8 +32,8 @@ pub struct Verifier<'a> {
     /// All keyspaces, with their names if they have one; `None` if the catalog cannot be read.
     pub keyspaces: Option<HashMap<KeyspaceId, Option<String>>>,
     /// Row and commit timestamp of the version that the scan of the history visited last. The
-    /// versions of a row are visited newest first. So if the scan now comes to another version of
-    /// the row, that one was replaced by the version here.
+    /// versions of a row are visited newest first. So if the next version is of the same row, it
+    /// was replaced by the version in this field.
     newer: Option<(RowKey, Timestamp)>,
     pub report: VerifyReport,
     progress: &'a mut dyn FnMut(&VerifyReport) -> StoreResult<()>,
@@ -244,7 +244,7 @@ impl<'a> Verifier<'a> {
         let owns =
             |txn_start, value: Option<&StoredValue>| txn_start == start_ts && value == Some(&StoredValue::OutOfLine);
         // A version or lock that cannot be read may refer to the value. So the value is then not
-        // reported; the check of the write or lock column reports the version or lock.
+        // reported as unused; the check of the write or lock column reports what cannot be read.
         let by_version =
             self.view.write(&row).map(|version| version.is_some_and(|w| owns(w.txn.start_ts, w.value.as_ref())));
         let by_lock = self.view.lock(&row).map(|lock| {

@@ -9,7 +9,7 @@
 //! | write | a tombstone has its entry in the GC queue |
 //! | write | lease rows of named locks decode |
 //! | lock | the primary shows the status of the transaction |
-//! | lock | a primary whose transaction has ended is not locked |
+//! | lock | a transaction that has ended has no lock on its own primary |
 //! | lock | an out-of-line value has its cell in the data column |
 //! | data | a version or lock of the row refers to the value |
 //! | history | a version is stored under its commit timestamp |
