@@ -65,7 +65,7 @@ pub struct FaultCounts {
     pub late_copies: u64,
     /// Delayed copies that have arrived.
     pub late_deliveries: u64,
-    /// Batches of delayed copies that met their preconditions and were applied.
+    /// Delayed copies that were applied, because their preconditions still held.
     pub late_applied: u64,
     /// Delayed requests and delayed replies; a call can count twice.
     pub delays: u64,

@@ -30,7 +30,7 @@ pub struct OnePhaseWrites {
     pub commit_ts: Timestamp,
     /// Every row must have no lock, and no commit after this timestamp. `None`: no precondition.
     pub no_commit_after: Option<Timestamp>,
-    /// The rows and their mutations: [`OnePhaseWrites::rows`].
+    /// The rows and their mutations. Engines read them by [`OnePhaseWrites::rows`].
     pub(crate) writes: Arc<WriteSet>,
 }
 

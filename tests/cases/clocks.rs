@@ -116,8 +116,8 @@ pub fn a_slow_commit_keeps_itself_alive(environment: &Environment) {
     let (store, rival_rows, count) = (rival.store.clone(), rival.rows.clone(), Arc::clone(&met));
     let started = AtomicBool::new(false);
     writer.hooks.on_write(move |groups| {
-        // A write that locks the first row again is a heartbeat.
         let Some(place) = rows.iter().position(|row| locks(groups, row)) else { return Act::Pass };
+        // A later write that locks the first row is a heartbeat.
         if place == 0 && started.swap(true, Ordering::SeqCst) {
             return Act::Pass;
         }

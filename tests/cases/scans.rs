@@ -184,7 +184,8 @@ pub fn no_part_of_a_column_is_read_twice(environment: &Environment) {
     }
 }
 
-/// Writes rows, overwrites rows that are locked in the store by then, and rolls some of that back.
+/// Writes rows. Overwrites some of them after the large transaction itself has locked them in the
+/// store. Rolls back a part of these writes.
 fn write_repeatedly(txn: &mut Txn, store: &Opened, numbers: std::ops::Range<u64>, model: &mut Model) {
     for number in numbers.clone() {
         if number % 3 == 0 {

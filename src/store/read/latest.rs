@@ -29,7 +29,7 @@ impl Store {
         self.snapshot()?.get(keyspace, key)
     }
 
-    /// The newest values of several rows, all of one state, in the order of `keys`.
+    /// The newest values of several rows, all from one snapshot, in the order of `keys`.
     ///
     /// # Errors
     /// Those of [`Store::get`].

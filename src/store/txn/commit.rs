@@ -61,8 +61,7 @@ impl Txn {
             }
             Err(why) if why.is_retryable() => {
                 let conflict = why.conflict_mut();
-                // A conflict that aborted the transaction before this call was counted when it
-                // occurred.
+                // If the transaction was aborted earlier, its conflict has been counted already.
                 if let Some(conflict) = conflict.filter(|_| !was_aborted) {
                     self.store.inner.monitor.record_commit_conflict(&self.reader, conflict);
                 }

@@ -130,7 +130,8 @@ enum Command {
         #[command(flatten)]
         args: CommonArgs,
     },
-    /// Measure how long percolite takes to open after a kill, with the longest write-ahead log
+    /// Measure how long percolite takes to open after a kill, with the longest possible write-ahead
+    /// log
     Recovery(CommonArgs),
     /// Measure named locks, beside PostgreSQL's advisory locks and in-process mutexes
     Locks(locks::LocksArgs),

@@ -78,7 +78,8 @@ fn matches_definition_on_3_grants_4_commits() {
     assert!(histories > 1_000_000 && wrong > 0 && wrong < histories, "{wrong} of {histories}");
 }
 
-/// The definition of "lock: mutual exclusion" and "lock: token order".
+/// Whether the grants violate "lock: mutual exclusion" or "lock: token order", by their
+/// definitions.
 fn violates_exclusion(grants: &[GrantInterval]) -> bool {
     let pairs = grants.iter().flat_map(|one| grants.iter().map(move |other| (one, other)));
     let mut pairs = pairs.filter(|(one, other)| !std::ptr::eq(*one, *other) && conflict(one.mode, other.mode));

@@ -27,7 +27,7 @@ pub(super) struct Model {
     /// How many batches are durable.
     pub acknowledged: usize,
     pub snapshots: Vec<(Snapshot, usize)>,
-    /// The argument of `run_background_once`, kept from one round to the next.
+    /// The written sequence of the log at the last `run_background_once`, which updates it.
     pub written: u64,
     pub flushed: u64,
 }

@@ -2,8 +2,8 @@
 //! its wiki, "Core Workloads").
 //!
 //! Rows are drawn from a scattered zipf distribution; D draws among the newest rows. A scan in E
-//! reads 1 to 100 rows. Unlike in YCSB, a row has one field, whose size is that of the values of
-//! all workloads. Each operation has its own transaction or view.
+//! reads 1 to 100 rows. Unlike in YCSB, a row has one field, as long as the values of all
+//! workloads of this tool. Each operation has its own transaction or view.
 
 use std::fmt;
 

@@ -14,7 +14,7 @@ use super::reads::Classifier;
 pub struct LongFork {
     /// The second row; the mismatch is in the first.
     pub key: Key,
-    /// The other reader, and the writers of the two newer versions.
+    /// The other reader, and the writers of the newer versions of the two rows.
     pub involved: [TxnIndex; 3],
 }
 

@@ -176,7 +176,7 @@ impl<'a> Client<'a> {
         Self { required_digests: keeps.then(Vec::new), ..self }
     }
 
-    /// Writes to the second keyspace in one of this many transactions.
+    /// One transaction in this many writes to the second keyspace.
     #[must_use]
     pub fn with_second_every(self, transactions: usize) -> Self {
         Self { second_every: transactions, ..self }

@@ -82,7 +82,8 @@ fn transactions(case: &Case, large: bool) -> usize {
     match (case.point, case.durability) {
         _ if large => 10,
         (P::GcBefore | P::GcDone | P::HistoryFloorRaised, _) => 80,
-        // Enough transactions for a few rounds of the background work.
+        // The background worker reaches these points, at fixed intervals. Buffered commits are
+        // faster, so there must be more of them.
         (P::KeyspaceDropped | P::KeyspaceDataDeleted, Durability::Buffered) => 800,
         (P::OracleReservationBefore | P::OracleReservationDurable, Durability::Buffered) => 800,
         (P::KeyspaceDropped | P::KeyspaceDataDeleted, Durability::Sync) => 80,

@@ -47,7 +47,8 @@ pub struct LeaseTerm {
 }
 
 impl LeaseTerm {
-    /// The earliest end of the lease, in the incarnation of the grant.
+    /// The lease cannot expire before this, unless the store is opened again, which measures the
+    /// rest of the lease anew.
     pub fn ends(&self) -> LogicalTime {
         self.from.after(Duration::from_millis(self.time_ms))
     }
