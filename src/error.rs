@@ -168,8 +168,8 @@ impl Error {
         ErrorKind::InvalidArgument(what.into()).into()
     }
 
-    pub(crate) fn closed(why: impl Into<String>) -> Self {
-        ErrorKind::Closed(why.into()).into()
+    pub(crate) fn closed(reason: impl Into<String>) -> Self {
+        ErrorKind::Closed(reason.into()).into()
     }
 
     pub(crate) fn closed_by_user() -> Self {
@@ -184,12 +184,12 @@ impl From<ErrorKind> for Error {
 }
 
 impl From<EngineError> for Error {
-    fn from(why: EngineError) -> Self {
-        let text = why.to_string();
-        let kind = match &why {
+    fn from(error: EngineError) -> Self {
+        let text = error.to_string();
+        let kind = match &error {
             // `Io` is right only for calls that commit nothing. A commit maps this error to
             // `ErrorKind::Undetermined` itself.
-            EngineError::Undetermined(why) => ErrorKind::Io(format!("the engine failed: {why}")),
+            EngineError::Undetermined(text) => ErrorKind::Io(format!("the engine failed: {text}")),
             EngineError::Io(_) => ErrorKind::Io(text),
             EngineError::Limit { what, requested, limit } => {
                 ErrorKind::TooLarge { what, bytes: *requested, limit: *limit }
@@ -204,8 +204,8 @@ impl From<EngineError> for Error {
 }
 
 impl From<OptionOutOfRange> for Error {
-    fn from(why: OptionOutOfRange) -> Self {
-        Self::invalid(why.to_string())
+    fn from(error: OptionOutOfRange) -> Self {
+        Self::invalid(error.to_string())
     }
 }
 
@@ -222,11 +222,11 @@ impl fmt::Display for Error {
             ErrorKind::TooLarge { what, bytes, limit } => {
                 write!(f, "{what} of {bytes} bytes exceeds the limit of {limit} bytes")
             }
-            ErrorKind::Undetermined(why) => {
-                write!(f, "undetermined: the operation may or may not have taken effect: {why}")
+            ErrorKind::Undetermined(text) => {
+                write!(f, "undetermined: the operation may or may not have taken effect: {text}")
             }
             ErrorKind::KeyspaceNotFound(name) => write!(f, "keyspace {name:?} not found"),
-            ErrorKind::Corruption(why) => write!(f, "corruption: {why}"),
+            ErrorKind::Corruption(text) => write!(f, "corruption: {text}"),
             ErrorKind::LockNotAvailable(held) => write!(f, "{held}"),
             ErrorKind::LockLost(lost) => write!(f, "{lost}"),
             ErrorKind::Deadlock(held) => {
@@ -236,13 +236,13 @@ impl fmt::Display for Error {
                     held.target
                 )
             }
-            ErrorKind::SnapshotTooOld(why)
-            | ErrorKind::InvalidArgument(why)
-            | ErrorKind::UnrecognizedFormat(why)
-            | ErrorKind::AlreadyOpen(why)
-            | ErrorKind::Io(why)
-            | ErrorKind::Closed(why)
-            | ErrorKind::Cancelled(why) => f.write_str(why),
+            ErrorKind::SnapshotTooOld(text)
+            | ErrorKind::InvalidArgument(text)
+            | ErrorKind::UnrecognizedFormat(text)
+            | ErrorKind::AlreadyOpen(text)
+            | ErrorKind::Io(text)
+            | ErrorKind::Closed(text)
+            | ErrorKind::Cancelled(text) => f.write_str(text),
         }
     }
 }

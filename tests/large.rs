@@ -129,9 +129,9 @@ fn a_conflict_ends_a_large_transaction() {
         // A small transaction meets a lock of `first` at its commit, a large one at a write.
         let mut small = store.begin().unwrap();
         small.put(&rows, key(5), "small").unwrap();
-        let why = small.commit().unwrap_err();
-        assert_eq!(why.conflict().map(|conflict| conflict.reason), Some(ConflictReason::Locked));
-        assert_eq!(why.conflict().and_then(|conflict| conflict.conflicting_owner), Some(first.owner_id()));
+        let error = small.commit().unwrap_err();
+        assert_eq!(error.conflict().map(|conflict| conflict.reason), Some(ConflictReason::Locked));
+        assert_eq!(error.conflict().and_then(|conflict| conflict.conflicting_owner), Some(first.owner_id()));
         let mut second = store.begin().unwrap();
         let met = (0..ROWS).find_map(|number| second.put(&rows, key(number), [8; 100]).err()).expect("a conflict");
         assert_eq!(met.conflict().and_then(|conflict| conflict.conflicting_owner), Some(first.owner_id()));
@@ -141,7 +141,7 @@ fn a_conflict_ends_a_large_transaction() {
             second.range(&rows, ..).next().unwrap().map(drop),
             second.commit().map(drop),
         ] {
-            assert!(matches!(again, Err(why) if matches!(why.kind(), ErrorKind::Conflict(_))));
+            assert!(matches!(again, Err(error) if matches!(error.kind(), ErrorKind::Conflict(_))));
         }
         first.commit().unwrap();
         wait_for_cleanup(&store);

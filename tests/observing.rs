@@ -146,11 +146,14 @@ fn commit_conflicts_are_counted_with_keyspace_and_label() {
     late.put(&rows, "a", "late").unwrap();
     store.transact_with(TxnOptions::with_label("early"), |txn| txn.put(&rows, "a", "early")).unwrap();
     let before = store.stats();
-    let why = late.commit().unwrap_err();
-    let conflict = why.conflict().unwrap();
+    let error = late.commit().unwrap_err();
+    let conflict = error.conflict().unwrap();
     assert!(matches!(conflict.reason, ConflictReason::NewerVersion(_)));
     assert_eq!((conflict.keyspace.as_deref(), conflict.conflicting_label), (Some("rows"), Some("early")));
-    assert!(why.to_string().contains("row rows/a was committed") && why.to_string().contains("\"early\""), "{why}");
+    assert!(
+        error.to_string().contains("row rows/a was committed") && error.to_string().contains("\"early\""),
+        "{error}"
+    );
     let after = store.stats();
     assert_eq!(
         (after.conflicts, after.conflicts_newer_version),
@@ -442,8 +445,8 @@ fn a_conflict_names_the_owner_of_the_rows_newest_commit() {
         txn.put(&rows, "k", "last")?;
         Ok::<_, Error>(txn.owner_id())
     });
-    let why = late.commit().unwrap_err();
-    let met = why.conflict().unwrap();
+    let error = late.commit().unwrap_err();
+    let met = error.conflict().unwrap();
     assert_eq!((met.conflicting_owner, met.conflicting_label), (last.ok(), Some("last")));
     let newest = store.snapshot().unwrap().versions(&rows, "k").unwrap().next().unwrap().unwrap();
     assert!(matches!(met.reason, ConflictReason::NewerVersion(ts) if ts == newest.commit_ts), "{met:?}");

@@ -79,8 +79,8 @@ fn every_call_of_a_transaction_has_its_typed_one() {
     let new = Value::New { name: "ä".into(), parts: vec![1.5, -0.0], by_name: [("x".into(), -1)].into() };
     let mut txn = store.begin().unwrap();
     typed.insert(&mut txn, "a", &Value::Old(1)).unwrap();
-    let why = typed.insert(&mut txn, "a", &new).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::AlreadyExists(_)), "{why}");
+    let error = typed.insert(&mut txn, "a", &new).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::AlreadyExists(_)), "{error}");
     assert_eq!(typed.get_for_update(&mut txn, "a").unwrap(), Some(Value::Old(1)));
     typed.put(&mut txn, "a", &new).unwrap();
     typed.put(&mut txn, "b", &new).unwrap();
@@ -135,10 +135,10 @@ fn a_typed_read_on_a_store_is_of_the_newest_state() {
 
 #[track_caller]
 fn assert_is_corruption<T: Debug>(outcome: percolite::Result<T>, naming: &str) {
-    let why = outcome.unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
-    assert!(why.to_string().contains(naming), "{why}");
-    assert!(why.to_string().contains("\"rows\""), "{why}");
+    let error = outcome.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{error}");
+    assert!(error.to_string().contains(naming), "{error}");
+    assert!(error.to_string().contains("\"rows\""), "{error}");
 }
 
 #[test]
@@ -178,9 +178,9 @@ fn what_cannot_be_encoded_is_refused_and_changes_nothing() {
     }
     let (store, rows) = open();
     let mut txn = store.begin().unwrap();
-    let invalid = |why: Error| {
-        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-        why.to_string()
+    let invalid = |error: Error| {
+        assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
+        error.to_string()
     };
     let values = rows.clone().typed::<u8, Refuses>();
     assert!(invalid(values.put(&mut txn, &1, &Refuses(1)).unwrap_err()).contains("on purpose"));
@@ -192,8 +192,8 @@ fn what_cannot_be_encoded_is_refused_and_changes_nothing() {
     // `()` encodes as no bytes, and a key must not be empty.
     invalid(rows.clone().typed::<(), u8>().put(&mut txn, &(), &1).unwrap_err());
     let long = "x".repeat(MAX_KEY_BYTES);
-    let why = rows.clone().typed::<String, u8>().put(&mut txn, long.as_str(), &1).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::TooLarge { .. }), "{why}");
+    let error = rows.clone().typed::<String, u8>().put(&mut txn, long.as_str(), &1).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::TooLarge { .. }), "{error}");
     txn.commit().unwrap();
     assert_eq!(store.snapshot().unwrap().range(&rows, ..).count(), 0);
 }

@@ -45,7 +45,7 @@ pub(super) fn current_runtime() -> Result<Handle> {
 /// The result of a task that `spawn_blocking` has started. A panic of the task is resumed here. A
 /// task that never ran, because the runtime was shut down, is an error.
 pub(super) fn join_result<T>(outcome: Result<T, JoinError>) -> Result<T> {
-    outcome.map_err(|why| match why.try_into_panic() {
+    outcome.map_err(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
         Err(_) => runtime_shut_down(),
     })

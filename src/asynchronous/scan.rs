@@ -106,7 +106,7 @@ impl Stream for AsyncScan {
             };
             match next {
                 Ok(state) => self.state = state,
-                Err(why) => return Poll::Ready(Some(Err(why))),
+                Err(error) => return Poll::Ready(Some(Err(error))),
             }
         }
     }

@@ -220,18 +220,18 @@ pub fn try_encode_value<T: Serialize>(record: &T, bytes: &mut Vec<u8>) -> Result
     bytes.push(VERSION);
     let mut tail = VecWriter(bytes);
     bincode::serde::encode_into_writer(record, &mut tail, CONFIG)
-        .map_err(|why| CodecError::Unserializable(why.to_string()))
+        .map_err(|error| CodecError::Unserializable(error.to_string()))
 }
 
 /// The inverse of [`encode_value()`].
 pub fn decode_value<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
-    let malformed = |why: String| CodecError::Malformed(bytes.len(), why);
+    let malformed = |reason: String| CodecError::Malformed(bytes.len(), reason);
     let (version, body) = bytes.split_first().ok_or_else(|| malformed("record is empty".into()))?;
     if *version != VERSION {
         return Err(CodecError::UnknownVersion(*version));
     }
     let (record, used) =
-        bincode::serde::borrow_decode_from_slice(body, READ_CONFIG).map_err(|why| malformed(why.to_string()))?;
+        bincode::serde::borrow_decode_from_slice(body, READ_CONFIG).map_err(|error| malformed(error.to_string()))?;
     if used != body.len() {
         return Err(malformed(format!("{} bytes are left over", body.len() - used)));
     }

@@ -34,8 +34,8 @@ pub struct RetryingSnapshot {
 }
 
 impl EngineSnapshot for RetryingSnapshot {
-    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
-        retry_unknown(&*self.env, || self.view.get_cell(column, row, &mut *see))
+    fn get_cell(&self, column: Column, row: &RowKey, on_cell: OnCell<'_>) -> Result<(), EngineError> {
+        retry_unknown(&*self.env, || self.view.get_cell(column, row, &mut *on_cell))
     }
 
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {

@@ -119,7 +119,7 @@ impl SharedCoordinator {
             let (change, answer) = match step(&as_read) {
                 Ok(Step::Apply(change, answer)) => (change, answer),
                 Ok(Step::Done(answer)) => return Ok(Ok(answer)),
-                Err(why) => return Ok(Err(why)),
+                Err(error) => return Ok(Err(error)),
             };
             match self.engine().apply(&[RowBatch::Changes(vec![change])]) {
                 Ok(outcomes) => match outcomes.into_iter().next() {
@@ -140,7 +140,7 @@ impl SharedCoordinator {
                     self.env.sleep(RETRY_DELAY);
                     as_read = read()?;
                 }
-                Err(why) => return Err(why),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -162,7 +162,7 @@ impl SharedCoordinator {
         crash_point!(ResolveStatusKnown if status != TxnStatus::Pending);
         let request = Resolve { row: row.clone(), txn, status, keep_old_version: true, record_lock_only: true };
         let done = self.run_step(row, txn.start_ts, None, |as_read| resolve(as_read, &request))?;
-        done.map_err(|why| step_error(row, why, txn.start_ts))?;
+        done.map_err(|error| step_error(row, error, txn.start_ts))?;
         match status {
             TxnStatus::Committed(_) => self.metrics.locks_rolled_forward.add(1),
             TxnStatus::RolledBack => self.metrics.locks_rolled_back.add(1),
@@ -173,7 +173,7 @@ impl SharedCoordinator {
 
     fn resolve_lock(&self, row: &RowKey, lock: &Lock, push_above: Option<Timestamp>) -> Result<TxnStatus> {
         let status = self.check_txn_status(lock, push_above)?;
-        let status = status.map_err(|why| step_error(&lock.primary, why, lock.txn.start_ts))?;
+        let status = status.map_err(|error| step_error(&lock.primary, error, lock.txn.start_ts))?;
         self.resolve_row(row, lock.txn, status)?;
         Ok(status)
     }
@@ -210,7 +210,7 @@ impl SharedCoordinator {
                         return Err(step_error(row, StepError::KeyIsLocked(lock), read_ts));
                     }
                 }
-                Err(why) => return Err(step_error(row, why, read_ts)),
+                Err(error) => return Err(step_error(row, error, read_ts)),
             }
         }
     }
@@ -225,7 +225,7 @@ impl SharedCoordinator {
         let request = Heartbeat { row: primary.clone(), txn, ttl_ms: age_ms.saturating_add(self.config.ttl_ms) };
         let extended = self.run_step(primary, txn.start_ts, None, |as_read| heartbeat(as_read, &request))?;
         crash_point!(HeartbeatDone);
-        tracker.ttl_ms = extended.map_err(|why| step_error(primary, why, txn.start_ts))?;
+        tracker.ttl_ms = extended.map_err(|error| step_error(primary, error, txn.start_ts))?;
         Ok(())
     }
 
@@ -247,13 +247,13 @@ impl SharedCoordinator {
             Ok(Ok(commit_ts)) => Ok(commit_ts),
             // The row has no lock and no record of the transaction, but below the safe point a
             // record may have been deleted: whether the transaction is committed is unknown.
-            Ok(Err(why @ StepError::BelowSafePoint(_))) => {
-                let why = step_error(primary, why, txn.start_ts).to_string();
-                Err(ErrorKind::Undetermined(why).into())
+            Ok(Err(error @ StepError::BelowSafePoint(_))) => {
+                let text = step_error(primary, error, txn.start_ts).to_string();
+                Err(ErrorKind::Undetermined(text).into())
             }
-            Ok(Err(why)) => Err(step_error(primary, why, txn.start_ts)),
+            Ok(Err(error)) => Err(step_error(primary, error, txn.start_ts)),
             Err(_) if mutated!(BlindRetry) => Err(step_error(primary, StepError::AlreadyRolledBack, txn.start_ts)),
-            Err(why) => Err(ErrorKind::Undetermined(why.to_string()).into()),
+            Err(error) => Err(ErrorKind::Undetermined(error.to_string()).into()),
         }
     }
 
@@ -303,10 +303,10 @@ impl Coordinator for SharedCoordinator {
             }
             Ok(())
         });
-        if let Err(why) = prewritten {
+        if let Err(error) = prewritten {
             crash_point!(PrewriteConflict);
             self.roll_back_rows(request.writes.keys(), txn);
-            return Err(why);
+            return Err(error);
         }
         crash_point!(PrewriteAll);
         if mutated!(SecondariesFirst) {
@@ -317,11 +317,11 @@ impl Coordinator for SharedCoordinator {
         }
         let commit_ts = match self.commit_primary(primary, txn) {
             Ok(commit_ts) => commit_ts,
-            Err(why) => {
-                if !matches!(why.kind(), ErrorKind::Undetermined(_)) {
+            Err(error) => {
+                if !matches!(error.kind(), ErrorKind::Undetermined(_)) {
                     self.roll_back_rows(request.writes.keys(), txn);
                 }
-                return Err(why);
+                return Err(error);
             }
         };
         crash_point!(CommitPrimary);
@@ -360,7 +360,7 @@ impl Coordinator for SharedCoordinator {
         timer.start(self.env.elapsed());
         let synced = self.retry_unknown(|| self.engine().sync());
         timer.lap(TxnPhase::Sync, self.env.elapsed());
-        synced.map_err(|why| ErrorKind::Undetermined(why.to_string()).into())
+        synced.map_err(|error| ErrorKind::Undetermined(error.to_string()).into())
     }
 
     fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {

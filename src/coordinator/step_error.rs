@@ -8,8 +8,8 @@ use crate::timestamp::Timestamp;
 /// The error for a step that failed on `row`. It is a conflict not only if the row is locked or has
 /// a newer version, but also if the transaction has already ended or the request is stale: in all
 /// these cases a new attempt may succeed.
-pub fn step_error(row: &RowKey, why: StepError, read_ts: Timestamp) -> Error {
-    match why {
+pub fn step_error(row: &RowKey, error: StepError, read_ts: Timestamp) -> Error {
+    match error {
         StepError::KeyIsLocked(lock) => conflict(row, ConflictReason::Locked, Some(lock.txn), read_ts),
         StepError::WriteConflict(write) => {
             conflict(row, ConflictReason::NewerVersion(write.last_commit_ts()), Some(write.txn), read_ts)

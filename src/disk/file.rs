@@ -82,8 +82,8 @@ impl DiskFile for File {
             match read_once(self, offset.saturating_add(done as u64), rest) {
                 Ok(0) => break,
                 Ok(read) => done += read,
-                Err(why) if why.kind() == ErrorKind::Interrupted => {}
-                Err(why) => return Err(why),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(done)

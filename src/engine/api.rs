@@ -178,16 +178,16 @@ pub enum ApplyResult {
 
 /// A consistent snapshot of all columns.
 pub trait EngineSnapshot: Send + Sync {
-    /// Calls `see` with the undecoded value of the row's cell in the lock or write column, if the
-    /// row has such a cell.
+    /// Calls `on_cell` with the undecoded value of the row's cell in the lock or write column, if
+    /// the row has such a cell.
     ///
-    /// Of several calls of `see` only the last counts; if this function returns an error, none
+    /// Of several calls of `on_cell` only the last counts; if this function returns an error, none
     /// does.
-    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError>;
-    /// [`get_cell`](Self::get_cell) for several rows; `see` also gets the index of the row.
-    fn multi_get_cell(&self, column: Column, rows: &[&RowKey], see: OnEachCell<'_>) -> Result<(), EngineError> {
+    fn get_cell(&self, column: Column, row: &RowKey, on_cell: OnCell<'_>) -> Result<(), EngineError>;
+    /// [`get_cell`](Self::get_cell) for several rows; `on_cell` also gets the index of the row.
+    fn multi_get_cell(&self, column: Column, rows: &[&RowKey], on_cell: OnEachCell<'_>) -> Result<(), EngineError> {
         let mut rows = rows.iter().enumerate();
-        rows.try_for_each(|(index, row)| self.get_cell(column, row, &mut |value| see(index, value)))
+        rows.try_for_each(|(index, row)| self.get_cell(column, row, &mut |value| on_cell(index, value)))
     }
     /// Reads a transaction record of a row.
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError>;

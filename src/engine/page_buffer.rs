@@ -119,8 +119,8 @@ pub fn decode_write(key: &[u8], value: &[u8]) -> Result<WriteRecord, EngineError
 
 /// Decodes a value. The error names the column and the key.
 pub(super) fn decode<T: Record>(column: Column, key: &[u8], bytes: &[u8]) -> Result<T, EngineError> {
-    T::decode(bytes).map_err(|why: CodecError| {
-        EngineError::Corruption(format!("{column:?} column, key {}: {why}", key.escape_ascii()))
+    T::decode(bytes).map_err(|error: CodecError| {
+        EngineError::Corruption(format!("{column:?} column, key {}: {error}", key.escape_ascii()))
     })
 }
 

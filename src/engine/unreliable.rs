@@ -247,8 +247,8 @@ impl UnreliableView {
 }
 
 impl EngineSnapshot for UnreliableView {
-    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
-        self.read(|snapshot| snapshot.get_cell(column, row, see))
+    fn get_cell(&self, column: Column, row: &RowKey, on_cell: OnCell<'_>) -> Result<(), EngineError> {
+        self.read(|snapshot| snapshot.get_cell(column, row, on_cell))
     }
 
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {

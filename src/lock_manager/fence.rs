@@ -109,7 +109,7 @@ impl InFlightFences {
     /// a grant could end in between.
     pub fn first_lost(&self) -> Option<LockLost> {
         let lost = self.0.find(Grant::has_ended)?;
-        Some(lost.lost_error(lost.why_ended().unwrap_or(LockLostReason::Closed)))
+        Some(lost.lost_error(lost.end_reason().unwrap_or(LockLostReason::Closed)))
     }
 
     /// Whether the next holder of one of the locks may see the commit before it is durable.

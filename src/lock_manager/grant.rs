@@ -69,7 +69,7 @@ pub struct Grant {
     pub has_no_predecessors: bool,
     /// [`ENDED_BIT`] and the number of fenced commits in flight.
     state: AtomicU64,
-    why_ended: OnceLock<LockLostReason>,
+    end_reason: OnceLock<LockLostReason>,
     is_granted: AtomicBool,
     is_ready: AtomicBool,
     token: AtomicU64,
@@ -102,7 +102,7 @@ impl Grant {
             requester: owner,
             has_no_predecessors: false,
             state: AtomicU64::new(0),
-            why_ended: OnceLock::new(),
+            end_reason: OnceLock::new(),
             is_granted: AtomicBool::new(false),
             is_ready: AtomicBool::new(false),
             token: AtomicU64::new(0),
@@ -145,10 +145,10 @@ impl Grant {
     }
 
     /// Ends the grant; returns whether this call ended it.
-    pub(super) fn end(&self, why: LockLostReason) -> bool {
+    pub(super) fn end(&self, reason: LockLostReason) -> bool {
         // The reason is set before `ENDED_BIT`, so that a thread that sees the bit finds the
         // reason.
-        let first = self.why_ended.set(why).is_ok();
+        let first = self.end_reason.set(reason).is_ok();
         self.state.fetch_or(ENDED_BIT, Ordering::SeqCst);
         first
     }
@@ -162,8 +162,8 @@ impl Grant {
         &self.state
     }
 
-    pub(super) fn why_ended(&self) -> Option<LockLostReason> {
-        self.why_ended.get().copied()
+    pub(super) fn end_reason(&self) -> Option<LockLostReason> {
+        self.end_reason.get().copied()
     }
 
     /// Records a fenced commit that the next conflicting grant must find durable.
@@ -255,7 +255,7 @@ impl Grant {
     /// Why the grant has ended; `None` while it is valid by the clock of this process.
     pub fn end_reason_at(&self, now: Duration) -> Option<LockLostReason> {
         if self.has_ended() {
-            return Some(self.why_ended.get().copied().unwrap_or(LockLostReason::Closed));
+            return Some(self.end_reason.get().copied().unwrap_or(LockLostReason::Closed));
         }
         self.is_lease_expired(now).then_some(LockLostReason::Expired)
     }

@@ -198,8 +198,8 @@ impl fmt::Display for LockNotAvailable {
         write!(f, "lock {} is not available", self.target)?;
         for (number, holder) in self.holders.iter().enumerate() {
             write!(f, "{}{}", if number == 0 { ": held by " } else { "; by " }, holder.holder)?;
-            if let Some(why) = &holder.reason {
-                write!(f, " ({})", why.escape_debug())?;
+            if let Some(reason) = &holder.reason {
+                write!(f, " ({})", reason.escape_debug())?;
             }
             if let Some(token) = holder.token {
                 write!(f, ", token {token}")?;

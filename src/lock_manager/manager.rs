@@ -81,7 +81,7 @@ impl LockManager {
 
     /// Checks that the manager accepts requests.
     pub fn check_open(&self) -> Result<(), RequestError> {
-        self.closed().map_or(Ok(()), |why| Err(RequestError::Closed(why.into())))
+        self.closed().map_or(Ok(()), |reason| Err(RequestError::Closed(reason.into())))
     }
 
     /// Why the manager accepts no requests; `None` while it does.
@@ -172,9 +172,9 @@ impl LockManager {
         })
     }
 
-    fn remove_in(shard: &mut Shard, grant: &Arc<Grant>, why: LockLostReason, wakes: &mut WakeList) -> bool {
+    fn remove_in(shard: &mut Shard, grant: &Arc<Grant>, reason: LockLostReason, wakes: &mut WakeList) -> bool {
         let Some(entry) = shard.get_mut(&grant.name) else { return false };
-        let left = entry.leave(grant, why, wakes);
+        let left = entry.leave(grant, reason, wakes);
         let gone = entry.is_unused() || (mutated!(LockQueueDroppedEarly) && entry.queue.is_empty());
         if gone {
             shard.remove(&grant.name);
@@ -187,12 +187,12 @@ impl LockManager {
         &self,
         name: &str,
         token: Timestamp,
-        why: LockLostReason,
+        reason: LockLostReason,
         now: Duration,
     ) -> Option<Arc<Grant>> {
         self.with_shard(name, |shard, wakes| {
             let found = shard.get(name)?.grant_with_token(token).filter(|grant| !grant.is_lease_expired(now))?;
-            Self::remove_in(shard, &found, why, wakes);
+            Self::remove_in(shard, &found, reason, wakes);
             Some(found)
         })
     }
@@ -308,8 +308,8 @@ impl LockManager {
     /// Closes the manager: requests are rejected, waits fail, and all grants end. Returns, of the
     /// grants that this call ends, the leases with a guard; of those that had ended before, the
     /// ones with a lease row.
-    pub fn close(&self, why: &str) -> Vec<Arc<Grant>> {
-        let _ = self.close_reason.set(why.into());
+    pub fn close(&self, reason: &str) -> Vec<Arc<Grant>> {
+        let _ = self.close_reason.set(reason.into());
         let mut leases = Vec::new();
         for mut shard in self.shards() {
             let mut wakes = WakeList::default();

@@ -113,7 +113,7 @@ impl Crowd {
         let grant = match self.manager.request(NAMES[at], mode, owner, None, (began, waiter)) {
             Ok(grant) => grant,
             Err(RequestError::WouldBlock) if waiter.is_none() => return,
-            Err(why) => unreachable!("{why:?}"),
+            Err(error) => unreachable!("{error:?}"),
         };
         let wait = LockWait::new(RequestHandle::new(&self.manager, Arc::clone(&grant), false), began, at_most, None);
         if !self.waits_for(&wait, gives_up) {

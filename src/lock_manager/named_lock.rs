@@ -79,8 +79,8 @@ pub struct WakeList {
 
 impl WakeList {
     pub fn ended(&mut self, grant: &Arc<Grant>) {
-        let why = grant.end_reason_at(Duration::ZERO);
-        if matches!(why, Some(LockLostReason::Expired | LockLostReason::Forced)) {
+        let reason = grant.end_reason_at(Duration::ZERO);
+        if matches!(reason, Some(LockLostReason::Expired | LockLostReason::Forced)) {
             self.lost.push(Arc::clone(grant));
         }
         self.watchers.append(&mut grant.take_watchers());
@@ -129,7 +129,7 @@ impl NamedLock {
         ends.filter(|ends| *ends > now && *ends < Duration::MAX).min()
     }
 
-    pub fn leave(&mut self, grant: &Arc<Grant>, why: LockLostReason, wakes: &mut WakeList) -> bool {
+    pub fn leave(&mut self, grant: &Arc<Grant>, reason: LockLostReason, wakes: &mut WakeList) -> bool {
         // Nothing to do if the request has left the queue already, or if a conversion has replaced
         // its grant by another one.
         if self.queue.find(grant.id).is_none_or(|asked| !Arc::ptr_eq(&asked.value, grant)) {
@@ -137,7 +137,7 @@ impl NamedLock {
         }
         self.rearm_front_after(wakes, |name, wakes| {
             if grant.is_granted() {
-                name.ended(grant, why, wakes);
+                name.ended(grant, reason, wakes);
             }
             let mut changes = QueueChanges::default();
             name.queue.remove(grant.id, &mut changes);
@@ -145,7 +145,7 @@ impl NamedLock {
                 // The conversion has no token of its own: its `LockLost` error has the token of the
                 // shared grant.
                 conversion.set_token(grant.token());
-                conversion.end(why);
+                conversion.end(reason);
                 wakes.granted.push(conversion);
             }
             name.changed(changes, wakes);
@@ -158,9 +158,9 @@ impl NamedLock {
 
     /// Ends a grant. Keeps it as a predecessor if it leaves anything that later grants must wait
     /// for.
-    pub fn ended(&mut self, grant: &Arc<Grant>, why: LockLostReason, wakes: &mut WakeList) {
-        if !(mutated!(ConvertKeepsFence) && why == LockLostReason::Converted) {
-            grant.end(why);
+    pub fn ended(&mut self, grant: &Arc<Grant>, reason: LockLostReason, wakes: &mut WakeList) {
+        if !(mutated!(ConvertKeepsFence) && reason == LockLostReason::Converted) {
+            grant.end(reason);
         }
         self.leased_grants -= usize::from(grant.has_lease()).min(self.leased_grants);
         if self.ended.is_some() || grant.has_leftovers() || grant.unsynced_commit_ts() > Timestamp::ZERO {

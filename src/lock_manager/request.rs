@@ -159,8 +159,8 @@ impl LockWait {
         if grant.is_granted() {
             return WaitPoll::Granted;
         }
-        if let Some(why) = manager.closed() {
-            return WaitPoll::Closed(why.into());
+        if let Some(reason) = manager.closed() {
+            return WaitPoll::Closed(reason.into());
         }
         if let Some(reason) = grant.end_reason_at(now) {
             return WaitPoll::GrantEnded(reason);

@@ -125,12 +125,12 @@ fn grant_entry(head: &LockQueue<Arc<Grant>>, grant: &Grant, clock: &LockTableCon
     entry
 }
 
-/// Calls `see` for each edge of the wait-for graph: a waiting request and one that it waits for
+/// Calls `on_edge` for each edge of the wait-for graph: a waiting request and one that it waits for
 /// directly.
-fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut see: impl FnMut(u64, u64)) {
+fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut on_edge: impl FnMut(u64, u64)) {
     let converting = head.converting().map(|(id, _)| *id);
     if let Some(id) = converting {
-        unexpired(head, clock.now).filter(|other| other.id != id).for_each(|other| see(id, other.id));
+        unexpired(head, clock.now).filter(|other| other.id != id).for_each(|other| on_edge(id, other.id));
     }
     let (mut last, mut last_unshared) = (None, None);
     for asked in head.waiting() {
@@ -138,12 +138,12 @@ fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut se
         // request waits for the one directly before it, even if both are semaphore requests.
         let is_shared = asked.mode == LockMode::Shared;
         if let Some(before) = if is_shared { last_unshared } else { last } {
-            see(asked.id, before);
+            on_edge(asked.id, before);
         } else if let Some(converting) = converting {
-            see(asked.id, converting);
+            on_edge(asked.id, converting);
         } else {
             let stops = |other: &&Arc<Grant>| asked.mode.excludes(other.mode) || !is_shared;
-            unexpired(head, clock.now).filter(stops).for_each(|other| see(asked.id, other.id));
+            unexpired(head, clock.now).filter(stops).for_each(|other| on_edge(asked.id, other.id));
         }
         last = Some(asked.id);
         if !is_shared {

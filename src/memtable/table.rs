@@ -291,13 +291,13 @@ impl Memtable {
     }
 
     /// In one column, finds the last node with a key less than `key`; if the flag beside `key` is
-    /// set, the last with a key less or equal; if `key` is `None`, the last of all. Calls `see` for
-    /// each level, with the last such node that the level has.
+    /// set, the last with a key less or equal; if `key` is `None`, the last of all. Calls
+    /// `on_level` for each level, with the last such node that the level has.
     pub(super) fn find_less_than(
         &self,
         column: Column,
         key: Option<(&LookupKey<'_>, bool)>,
-        mut see: impl FnMut(usize, u32),
+        mut on_level: impl FnMut(usize, u32),
     ) -> u32 {
         let is_before = |node: u32| {
             key.is_none_or(|(key, included)| {
@@ -319,7 +319,7 @@ impl Memtable {
                 }
                 node = next;
             }
-            see(level, node);
+            on_level(level, node);
         }
         node
     }

@@ -31,19 +31,19 @@ impl Failure {
     }
 
     pub fn check_open(&self) -> Result<()> {
-        self.reason().map_or(Ok(()), |why| Err(Error::closed(why)))
+        self.reason().map_or(Ok(()), |reason| Err(Error::closed(reason)))
     }
 
     /// Fails the pipeline permanently; the first reason is kept. Returns the error for a call that
     /// has committed nothing.
-    pub fn poison(&self, why: Error) -> Error {
-        Error::closed(self.record(&why))
+    pub fn poison(&self, error: Error) -> Error {
+        Error::closed(self.record(&error))
     }
 
     /// [`Failure::poison`] for a call that may have committed something, or whose commit may not be
     /// durable.
-    pub fn poison_undetermined(&self, why: Error) -> Error {
-        undetermined(self.record(&why))
+    pub fn poison_undetermined(&self, error: Error) -> Error {
+        undetermined(self.record(&error))
     }
 
     /// Closes the pipeline; returns whether it was open.
@@ -53,9 +53,9 @@ impl Failure {
         closed_well
     }
 
-    fn record(&self, why: &Error) -> &str {
-        if self.reason.set(format!("the store has failed and must be reopened: {why}")).is_ok() {
-            event!(ERROR, error = %why, "store failed");
+    fn record(&self, error: &Error) -> &str {
+        if self.reason.set(format!("the store has failed and must be reopened: {error}")).is_ok() {
+            event!(ERROR, error = %error, "store failed");
             self.named_locks.close(self.reason().unwrap_or_default());
         }
         self.syncs.advance_to(u64::MAX);
@@ -64,6 +64,6 @@ impl Failure {
 }
 
 /// The error of a commit that may or may not have taken effect.
-pub fn undetermined(why: &str) -> Error {
-    ErrorKind::Undetermined(why.into()).into()
+pub fn undetermined(reason: &str) -> Error {
+    ErrorKind::Undetermined(reason.into()).into()
 }

@@ -212,9 +212,9 @@ impl GroupCommit {
     fn write_taken(&self, memory: &mut LeaderMemory, taken: &mut Vec<QueuedSubmission>, group: &mut WriteGroup) {
         for entry in taken.drain(..) {
             let QueuedSubmission { mut submission, fences, reply } = entry;
-            if let Some(why) = self.parts.failure.reason() {
+            if let Some(reason) = self.parts.failure.reason() {
                 drop((submission.attempt, fences));
-                reply.send_error(Error::closed(why));
+                reply.send_error(Error::closed(reason));
                 continue;
             }
             let bytes = submission.batch.size_bytes();
@@ -241,7 +241,7 @@ impl GroupCommit {
             match self.stage(memory, QueuedSubmission { submission, fences, reply }, bytes, needs_read, group) {
                 Ok(()) if needs_read => self.write_group(memory, group),
                 Ok(()) => {}
-                Err((reply, why)) => reply.send_error(why),
+                Err((reply, error)) => reply.send_error(error),
             }
         }
         self.write_group(memory, group);
@@ -276,7 +276,7 @@ impl GroupCommit {
             SubmissionKind::CommitPrimary if mutated!(EarlyCommitTs) => start_ts.map(Timestamp::next),
             SubmissionKind::Commit | SubmissionKind::CommitPrimary => match self.parts.timestamps.next() {
                 Ok(ts) => Some(ts),
-                Err(why) => return Err((reply, why)),
+                Err(error) => return Err((reply, error)),
             },
             SubmissionKind::RollForward { commit_ts, .. } => Some(commit_ts),
             SubmissionKind::PrewriteLarge
@@ -322,7 +322,7 @@ impl GroupCommit {
         });
         match applied {
             Ok((results, now)) => group.send_replies(results, now, &self.parts.views),
-            Err(why) => group.fail(&self.parts.failure, why),
+            Err(error) => group.fail(&self.parts.failure, error),
         }
     }
 

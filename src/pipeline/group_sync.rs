@@ -112,7 +112,7 @@ impl GroupSync {
     pub fn start(self: &Arc<Self>) -> Result<()> {
         let own = Arc::clone(self);
         let thread = self.parts.env.spawn("percolite-sync", Box::new(move || own.run_thread()));
-        let thread = thread.map_err(|why| ErrorKind::Io(format!("cannot start a thread: {why}")))?;
+        let thread = thread.map_err(|error| ErrorKind::Io(format!("cannot start a thread: {error}")))?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }
@@ -153,11 +153,11 @@ impl GroupSync {
     pub fn wait_durable(&self, ts: Timestamp) -> Result<()> {
         let failure = &self.parts.failure;
         while self.durable_ts() < ts {
-            if let Some(why) = failure.reason() {
-                return Err(undetermined(why));
+            if let Some(reason) = failure.reason() {
+                return Err(undetermined(reason));
             }
             let Some(role) = self.join_sync(ts) else { continue };
-            self.run_role(role).map_err(|why| undetermined(failure.reason().unwrap_or(&why.to_string())))?;
+            self.run_role(role).map_err(|error| undetermined(failure.reason().unwrap_or(&error.to_string())))?;
             if mutated!(AnySyncAcknowledges) && failure.reason().is_none() {
                 return Ok(());
             }
@@ -289,7 +289,7 @@ impl GroupSync {
         if mutated!(WrittenSampledAfterSync) {
             view = views.visible();
         }
-        let took = synced.map_err(|why| failure.poison(why.into()))?;
+        let took = synced.map_err(|error| failure.poison(error.into()))?;
         let ts = view.read_ts;
         metrics.wal_syncs.add(1);
         metrics.wal_sync.record(took);

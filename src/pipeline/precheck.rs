@@ -217,8 +217,8 @@ impl Prechecker<'_> {
                     checked = Precheck::NeedsRead;
                     true
                 }
-                PreconditionCheck::Fails(why) => {
-                    rejected = Some(why);
+                PreconditionCheck::Fails(rejection) => {
+                    rejected = Some(rejection);
                     false
                 }
             });

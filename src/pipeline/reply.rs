@@ -82,8 +82,8 @@ impl ReplySender {
         self.0.waiter.notify();
     }
 
-    pub fn send_error(&self, why: Error) {
-        self.send(Err(why));
+    pub fn send_error(&self, error: Error) {
+        self.send(Err(error));
     }
 }
 

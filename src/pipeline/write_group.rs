@@ -67,8 +67,8 @@ impl WriteGroup {
     }
 
     /// Fails the pipeline, and replies to the group: its commits may or may not be in the log.
-    pub fn fail(&mut self, failure: &Failure, why: Error) {
-        let closed = failure.poison(why);
+    pub fn fail(&mut self, failure: &Failure, error: Error) {
+        let closed = failure.poison(error);
         let reason = failure.reason().unwrap_or_default();
         self.batches.clear();
         for member in self.members.drain(..) {

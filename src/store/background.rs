@@ -53,6 +53,6 @@ fn write_status_file(store: &Store) -> Result<()> {
         *written_at = now;
     }
     let document = serde_json::to_vec(&store.status())
-        .map_err(|why| Error::from(ErrorKind::Io(format!("cannot write the status file: {why}"))))?;
+        .map_err(|error| Error::from(ErrorKind::Io(format!("cannot write the status file: {error}"))))?;
     Ok(inner.engine.write_status_file(Some(&document))?)
 }

@@ -101,7 +101,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     }
 
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, KeyError> {
-        visitor.visit_string(String::from_utf8(self.bytes()?).map_err(|why| KeyError(why.to_string()))?)
+        visitor.visit_string(String::from_utf8(self.bytes()?).map_err(|error| KeyError(error.to_string()))?)
     }
 
     fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, KeyError> {

@@ -14,13 +14,13 @@ pub(super) const END: u8 = 0x01;
 pub struct KeyError(pub String);
 
 impl serde::ser::Error for KeyError {
-    fn custom<T: Display>(why: T) -> Self {
-        Self(why.to_string())
+    fn custom<T: Display>(error: T) -> Self {
+        Self(error.to_string())
     }
 }
 
 impl serde::de::Error for KeyError {
-    fn custom<T: Display>(why: T) -> Self {
-        Self(why.to_string())
+    fn custom<T: Display>(error: T) -> Self {
+        Self(error.to_string())
     }
 }

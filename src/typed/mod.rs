@@ -300,31 +300,31 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     }
 
     fn key<Q: Serialize + ?Sized>(&self, key: &Q) -> Result<Vec<u8>> {
-        order::encode_key(key).map_err(|why| self.unwritable("a key", &why))
+        order::encode_key(key).map_err(|error| self.unwritable("a key", &error))
     }
 
     fn bytes(&self, value: &V) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        codec::try_encode_value(value, &mut bytes).map_err(|why| self.unwritable("a value", &why))?;
+        codec::try_encode_value(value, &mut bytes).map_err(|error| self.unwritable("a value", &error))?;
         Ok(bytes)
     }
 
     fn row(&self, key: &[u8], value: &[u8]) -> Result<(K, V)> {
-        let decoded = order::decode_key(key).map_err(|why| self.corrupt(key, "the key", type_name::<K>(), &why))?;
+        let decoded = order::decode_key(key).map_err(|error| self.corrupt(key, "the key", type_name::<K>(), &error))?;
         Ok((decoded, self.value(key, value)?))
     }
 
     fn value(&self, key: &[u8], value: &[u8]) -> Result<V> {
-        codec::decode_value(value).map_err(|why| self.corrupt(key, "the value", type_name::<V>(), &why))
+        codec::decode_value(value).map_err(|error| self.corrupt(key, "the value", type_name::<V>(), &error))
     }
 
-    fn unwritable(&self, what: &str, why: &dyn fmt::Display) -> Error {
-        Error::invalid(format!("cannot encode {what} of keyspace {:?}: {why}", self.keyspace.name()))
+    fn unwritable(&self, what: &str, error: &dyn fmt::Display) -> Error {
+        Error::invalid(format!("cannot encode {what} of keyspace {:?}: {error}", self.keyspace.name()))
     }
 
-    fn corrupt(&self, key: &[u8], what: &str, of: &str, why: &dyn fmt::Display) -> Error {
+    fn corrupt(&self, key: &[u8], what: &str, of: &str, error: &dyn fmt::Display) -> Error {
         let (name, key) = (self.keyspace.name(), key.escape_ascii());
-        ErrorKind::Corruption(format!("keyspace {name:?}, key \"{key}\": cannot decode {what} as {of}: {why}")).into()
+        ErrorKind::Corruption(format!("keyspace {name:?}, key \"{key}\": cannot decode {what} as {of}: {error}")).into()
     }
 }
 

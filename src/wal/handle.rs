@@ -108,7 +108,7 @@ impl<D: Disk> WalHandle<D> {
                 Err(_) if mutated!(SyncErrorIgnored) => file.sync(),
                 synced => synced,
             };
-            synced.map_err(|why| shared.record_failure(why))?;
+            synced.map_err(|error| shared.record_failure(error))?;
         }
         shared.advance_durable(written, files.last().map_or(0, |(number, _)| *number))
     }
@@ -136,9 +136,9 @@ impl<D: Disk> WalHandle<D> {
         let mut removed = 0;
         while let Some((number, last)) = self.shared.pop_removable(flushed_sequence) {
             match self.shared.disk.remove(&segment::segment_file_name(number)) {
-                Err(why) if why.kind() != ErrorKind::NotFound => {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
                     self.shared.files.lock().old_segments.push_front((number, last));
-                    return Err(why.into());
+                    return Err(error.into());
                 }
                 _ => removed += 1,
             }
@@ -176,15 +176,15 @@ impl<D: Disk> WalShared<D> {
 
     pub(super) fn ensure_ok(&self) -> Result<(), WalError> {
         let failure = self.failure.get().filter(|_| !mutated!(AppendsAfterFailure));
-        failure.map_or(Ok(()), |why| Err(WalError::Failed(Arc::clone(why))))
+        failure.map_or(Ok(()), |error| Err(WalError::Failed(Arc::clone(error))))
     }
 
     /// Keeps the first failure permanently, and returns it.
-    pub(super) fn record_failure(&self, why: io::Error) -> WalError {
+    pub(super) fn record_failure(&self, error: io::Error) -> WalError {
         // `advance_durable` keeps `files` locked from its check for a failure until it has
         // published the durable sequence, so no failure is recorded in between.
         let _files = self.files.lock();
-        WalError::Failed(Arc::clone(self.failure.get_or_init(|| Arc::new(why))))
+        WalError::Failed(Arc::clone(self.failure.get_or_init(|| Arc::new(error))))
     }
 
     fn advance_durable(&self, written: u64, number: u64) -> Result<u64, WalError> {
@@ -199,7 +199,7 @@ impl<D: Disk> WalShared<D> {
     /// Creates a segment's file and makes its name durable, so that frames may be written to the
     /// file.
     fn make(&self, number: u64) -> Result<D::File, WalError> {
-        create_segment(&self.disk, number, None).map_err(|why| self.record_failure(why))
+        create_segment(&self.disk, number, None).map_err(|error| self.record_failure(error))
     }
 
     /// Number and file of the next segment; creates the file if none is preallocated.

@@ -87,10 +87,10 @@ impl<D: Disk> WalWriter<D> {
         let end = frame_end(offset, length).filter(|_| length <= PAYLOAD_MAX_BYTES).ok_or(WalError::PayloadTooLarge)?;
         if end > self.preallocated_to {
             self.preallocated_to = segment::preallocate(&*self.file, self.preallocated_to.max(end), end)
-                .map_err(|why| self.shared.record_failure(why))?;
+                .map_err(|error| self.shared.record_failure(error))?;
         }
         let bytes = frame.seal(self.header.salt, offset, sequence, durable);
-        self.file.write_at(offset, bytes).map_err(|why| self.shared.record_failure(why))?;
+        self.file.write_at(offset, bytes).map_err(|error| self.shared.record_failure(error))?;
         (self.end.offset, self.end.last_sequence, self.recorded_durable_sequence) = (end, sequence, durable);
         self.shared.set_written_sequence(sequence);
         Ok(sequence)
@@ -125,7 +125,7 @@ impl<D: Disk> WalWriter<D> {
             predecessor: Some(self.end),
             durable_sequence: self.shared.durable(),
         };
-        file.write_at(0, &header.encode()).map_err(|why| self.shared.record_failure(why))?;
+        file.write_at(0, &header.encode()).map_err(|error| self.shared.record_failure(error))?;
         self.shared.switch_segment(self.end.last_sequence, number, Arc::clone(&file));
         (self.file, self.header, self.end) = (file, header, header.empty_end());
         self.preallocated_to = segment::PREALLOCATION_BYTES;

@@ -156,8 +156,8 @@ fn check(subject: usize) {
     let (mut prevented, mut broken, mut observed) = (0, 0, 0);
     for (path, (seen, matched)) in outcomes {
         let (prevents, permits) = (path.starts_with(directory("prevented")), path.starts_with(directory("permitted")));
-        if let Err(why) = matched {
-            failures.push(format!("{}: {why}", path.display()));
+        if let Err(error) = matched {
+            failures.push(format!("{}: {error}", path.display()));
         }
         prevented += usize::from(prevents);
         broken += usize::from(prevents && seen.seen > 0);
@@ -197,10 +197,10 @@ fn run(subject: &Subject, path: &Path, write: bool) -> Outcome {
     let mut runner = Runner::new((subject.home)(), subject.protocol);
     let ran = catch_unwind(AssertUnwindSafe(|| {
         if write {
-            return goldenscript::run(&mut runner, path).map_err(|why| why.to_string());
+            return goldenscript::run(&mut runner, path).map_err(|error| error.to_string());
         }
-        let expected = std::fs::read_to_string(path).map_err(|why| why.to_string())?;
-        let output = goldenscript::generate(&mut runner, &expected).map_err(|why| why.to_string())?;
+        let expected = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        let output = goldenscript::generate(&mut runner, &expected).map_err(|error| error.to_string())?;
         compare(&expected, &output)
     }));
     let matched = ran.unwrap_or_else(|panic| {

@@ -163,8 +163,8 @@ impl Runner {
     fn insert(&mut self, context: &Context, pairs: &[(String, String)]) -> Output {
         let (rows, mut output) = (self.rows.clone(), String::new());
         for (key, value) in pairs {
-            if let Err(why) = self.txn(context)?.insert(&rows, key, value) {
-                output.push_str(&explain(&why)?);
+            if let Err(error) = self.txn(context)?.insert(&rows, key, value) {
+                output.push_str(&explain(&error)?);
             }
         }
         Ok(output)
@@ -202,7 +202,7 @@ impl Runner {
         let savepoint = *self.savepoints.get(&key).ok_or("unknown savepoint")?;
         match self.txn(context)?.rollback_to(savepoint) {
             Ok(()) => Ok(String::new()),
-            Err(why) => explain(&why),
+            Err(error) => explain(&error),
         }
     }
 
@@ -244,8 +244,8 @@ impl goldenscript::Runner for Runner {
             }
             Command::Commit { several } => match self.take_txn(context)?.commit() {
                 Ok(_) => output.push_str("committed\n"),
-                Err(why) if *several && why.is_retryable() => output.push_str("conflict\n"),
-                Err(why) => output.push_str(&explain(&why)?),
+                Err(error) if *several && error.is_retryable() => output.push_str("conflict\n"),
+                Err(error) => output.push_str(&explain(&error)?),
             },
             Command::Rollback => self.take_txn(context)?.rollback()?,
             Command::Drop => drop(self.take_txn(context)?),
@@ -301,12 +301,12 @@ impl goldenscript::Runner for Runner {
 }
 
 /// Prints the errors that a script may expect, without the parts that differ between engines.
-fn explain(why: &percolite::Error) -> Output {
-    Ok(match why.kind() {
+fn explain(error: &percolite::Error) -> Output {
+    Ok(match error.kind() {
         ErrorKind::Conflict(conflict) => format!("conflict: row \"{}\"\n", conflict.row.user_key().escape_ascii()),
         ErrorKind::AlreadyExists(row) => format!("already exists: row \"{}\"\n", row.user_key().escape_ascii()),
         ErrorKind::InvalidArgument(_) => "invalid argument\n".into(),
-        _ => return Err(why.to_string().into()),
+        _ => return Err(error.to_string().into()),
     })
 }
 

@@ -61,22 +61,22 @@ fn a_runtime_shutdown_leaves_no_partial_transaction() {
 #[test]
 fn a_missing_or_ended_runtime_is_an_error() {
     let (store, rows) = open(1);
-    let Poll::Ready(Err(why)) = poll_once(pin!(store.get(&rows, "k"))) else { panic!("the future is not ready") };
-    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-    let Poll::Ready(Err(why)) = poll_once(pin!(store.transact(|_| Ok::<_, Error>(())))) else {
+    let Poll::Ready(Err(error)) = poll_once(pin!(store.get(&rows, "k"))) else { panic!("the future is not ready") };
+    assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
+    let Poll::Ready(Err(error)) = poll_once(pin!(store.transact(|_| Ok::<_, Error>(())))) else {
         panic!("the future is not ready")
     };
-    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+    assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
     for runtime in both_runtimes(1) {
         let handle = runtime.handle().clone();
         drop(runtime);
         let _inside = handle.enter();
-        let Poll::Ready(Err(why)) = poll_once(pin!(store.get(&rows, "k"))) else { panic!("the future is not ready") };
-        assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
+        let Poll::Ready(Err(error)) = poll_once(pin!(store.get(&rows, "k"))) else { panic!("the future is not ready") };
+        assert!(matches!(error.kind(), ErrorKind::Cancelled(_)), "{error}");
         let mut scan = store.range(&rows, ..);
-        let Poll::Ready(Some(Err(why))) = poll_once(pin!(scan.next())) else { panic!("the future is not ready") };
-        assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
-        assert!(why.to_string().contains("the store is still open"), "{why}");
+        let Poll::Ready(Some(Err(error))) = poll_once(pin!(scan.next())) else { panic!("the future is not ready") };
+        assert!(matches!(error.kind(), ErrorKind::Cancelled(_)), "{error}");
+        assert!(error.to_string().contains("the store is still open"), "{error}");
     }
     store.store().transact(|txn| txn.put(&rows, "k", "v")).unwrap();
     assert_no_permit_is_lost(store.store(), &rows, 1);
@@ -178,8 +178,8 @@ fn async_reads_and_commits_return_what_the_store_does() {
                 assert_eq!((newest.start_ts, newest.commit_ts), (start_ts, commit.commit_ts));
             }
             assert!(!before.contains_key(&rows, "k").await.unwrap());
-            let why = store.contains_key(&rows, "").await.unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+            let error = store.contains_key(&rows, "").await.unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
         });
     }
 }
@@ -224,8 +224,8 @@ fn every_async_call_returns_closed_after_close() {
             ]
         });
         for (number, answer) in answers.into_iter().enumerate() {
-            let why = answer.expect_err(&format!("call {number}"));
-            assert!(matches!(why.kind(), ErrorKind::Closed(_)), "call {number}: {why}");
+            let error = answer.expect_err(&format!("call {number}"));
+            assert!(matches!(error.kind(), ErrorKind::Closed(_)), "call {number}: {error}");
         }
         assert!(runtime.block_on(scan.next()).is_none() && runtime.block_on(read_whole.next()).is_none());
     }
@@ -307,8 +307,8 @@ fn closing_closes_the_other_handles() {
         let (store, rows) = open(1);
         let other = AsyncStore::from(Store::clone(store.store()));
         runtime.block_on(store.close()).unwrap();
-        let why = runtime.block_on(other.get(&rows, "k")).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+        let error = runtime.block_on(other.get(&rows, "k")).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Closed(_)), "{error}");
     }
 }
 

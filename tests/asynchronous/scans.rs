@@ -101,8 +101,8 @@ fn a_stream_ends_after_an_error() {
         is_stream(&scan);
         runtime.block_on(async {
             store.close().await.unwrap();
-            let why = scan.next().await.unwrap().unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+            let error = scan.next().await.unwrap().unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Closed(_)), "{error}");
             assert!(scan.next().await.is_none());
         });
     }

@@ -86,13 +86,13 @@ fn nested_transactions_are_two() {
     let keys: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().key().to_vec()).collect();
     assert_eq!(keys, [&b"inner"[..], b"innermost"]);
 
-    let why = store
+    let error = store
         .transact_with(limited(5, LONG), |txn| {
             txn.put(&rows, "both", "outer")?;
             store.transact(|inner| inner.put(&rows, "both", "inner"))
         })
         .unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::RetriesExhausted { attempts: 5, .. }), "{why}");
+    assert!(matches!(error.kind(), ErrorKind::RetriesExhausted { attempts: 5, .. }), "{error}");
     assert_eq!(store.snapshot().unwrap().get(&rows, "both").unwrap(), Some(b"inner".into()));
 }
 
@@ -101,25 +101,25 @@ fn endless_conflicts_exhaust_the_retries() {
     let store = Store::in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let mut attempts = 0;
-    let why = store.transact_with(limited(7, LONG), |txn| {
+    let error = store.transact_with(limited(7, LONG), |txn| {
         attempts += 1;
         txn.put(&rows, "k", "loser")?;
         conflicting_commit(&store, &rows);
         Ok::<(), Error>(())
     });
-    let why = why.unwrap_err();
-    let ErrorKind::RetriesExhausted { attempts: 7, conflict } = why.kind() else { panic!("{why}") };
+    let error = error.unwrap_err();
+    let ErrorKind::RetriesExhausted { attempts: 7, conflict } = error.kind() else { panic!("{error}") };
     assert_eq!((attempts, conflict.row.user_key()), (7, &b"k"[..]));
-    assert!(matches!(conflict.reason, ConflictReason::NewerVersion(_)) && !why.is_retryable(), "{why}");
-    assert!(why.to_string().starts_with("gave up after 7 attempts; last conflict: row "), "{why}");
+    assert!(matches!(conflict.reason, ConflictReason::NewerVersion(_)) && !error.is_retryable(), "{error}");
+    assert!(error.to_string().starts_with("gave up after 7 attempts; last conflict: row "), "{error}");
 
-    let why = store.transact_with(limited(u32::MAX, Duration::from_millis(50)), |txn| {
+    let error = store.transact_with(limited(u32::MAX, Duration::from_millis(50)), |txn| {
         txn.put(&rows, "k", "loser")?;
         conflicting_commit(&store, &rows);
         Ok::<(), Error>(())
     });
-    let why = why.unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::RetriesExhausted { .. }), "{why}");
+    let error = error.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::RetriesExhausted { .. }), "{error}");
     assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"rival".into()));
     // The failed calls left nothing that blocks another transaction.
     store.transact_with(limited(1, LONG), |txn| txn.put(&rows, "k", "winner")).unwrap();

@@ -63,9 +63,9 @@ fn encoded(record: &impl Record) -> Vec<u8> {
 }
 
 #[track_caller]
-fn assert_corruption(why: &Error, names: &str) {
-    assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
-    assert!(why.to_string().contains(names), "{names:?} is missing: {why}");
+fn assert_corruption(error: &Error, names: &str) {
+    assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{error}");
+    assert!(error.to_string().contains(names), "{names:?} is missing: {error}");
 }
 
 #[test]
@@ -98,11 +98,11 @@ fn a_corrupt_record_is_named_and_affects_no_other() {
         // A read of the damaged record returns an error that names its row.
         let (needs, other) = if column == Column::History { (&past, &newest) } else { (&newest, &past) };
         let names = if column == Column::Data { "the value" } else { "column" };
-        let why = needs.get(&rows, "bad").unwrap_err();
-        assert_corruption(&why, names);
-        assert!(why.to_string().contains("bad"), "{why}");
+        let error = needs.get(&rows, "bad").unwrap_err();
+        assert_corruption(&error, names);
+        assert!(error.to_string().contains("bad"), "{error}");
         let mut scan = needs.range(&rows, ..);
-        assert!(scan.any(|row| row.is_err_and(|why| matches!(why.kind(), ErrorKind::Corruption(_)))), "{column:?}");
+        assert!(scan.any(|row| row.is_err_and(|error| matches!(error.kind(), ErrorKind::Corruption(_)))), "{column:?}");
         assert!(scan.next().is_none());
         if column == Column::History {
             assert_eq!(other.get(&rows, "bad").unwrap(), Some([2; 1000].into()));
@@ -143,8 +143,8 @@ fn a_failed_opening_does_not_keep_the_directory_locked() {
     // A failed opening must release the directory, so that another opening finds the same damage,
     // and not a store that is already open.
     for _ in 0..2 {
-        let why = Store::open(&path).map(drop).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
+        let error = Store::open(&path).map(drop).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{error}");
     }
 }
 
@@ -152,8 +152,8 @@ fn a_failed_opening_does_not_keep_the_directory_locked() {
 fn open_and_verify_name_damaged_metadata() {
     for name in ["oracle", "safe point", "history"] {
         let issues = match damaged(|put, _, _| put(Column::Meta, name.as_bytes(), Some(&[1]))) {
-            Err(why) => {
-                assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{name}: {why}");
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{name}: {error}");
                 continue;
             }
             Ok(damaged) => damaged.store.verify(|_| ()).unwrap().issues,
@@ -172,12 +172,12 @@ fn a_damaged_catalog_leaves_other_keyspaces_usable() {
     let Damaged { store, .. } = damaged(|put, _, _| put(Column::Write, &catalog("other"), Some(NONSENSE))).unwrap();
     let rows = store.existing_keyspace("rows").unwrap();
     assert_eq!(store.snapshot().unwrap().get(&rows, "good").unwrap(), Some([2; 1000].into()));
-    for why in [
+    for error in [
         store.keyspace_names().map(drop),
         store.existing_keyspace("other").map(drop),
         store.keyspace("other").map(drop),
     ] {
-        assert_corruption(&why.unwrap_err(), "column");
+        assert_corruption(&error.unwrap_err(), "column");
     }
 }
 

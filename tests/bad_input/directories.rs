@@ -155,20 +155,20 @@ fn copy(to: &Path) {
 
 /// The store's rows; `None` when a read returns `Corruption`.
 fn content(store: &Store) -> Option<State> {
-    let expected = |why: percolite::Error| match why.kind() {
+    let expected = |error: percolite::Error| match error.kind() {
         ErrorKind::Corruption(_) => None::<()>,
         ErrorKind::KeyspaceNotFound(_) => Some(()),
-        _ => panic!("{why}"),
+        _ => panic!("{error}"),
     };
     let rows = match store.existing_keyspace("rows") {
         Ok(rows) => rows,
-        Err(why) => return expected(why).map(|()| State::new()),
+        Err(error) => return expected(error).map(|()| State::new()),
     };
     let mut state = State::new();
     for row in store.snapshot().unwrap().range(&rows, ..) {
         match row.map(Row::into_parts) {
             Ok((key, value)) => drop(state.insert(key, value)),
-            Err(why) => return expected(why).map(|()| State::new()),
+            Err(error) => return expected(error).map(|()| State::new()),
         }
     }
     Some(state)
@@ -178,17 +178,17 @@ fn content(store: &Store) -> Option<State> {
 fn check(directory: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), String> {
     let store = match small().read_only(read_only).open(directory) {
         Ok(store) => store,
-        Err(why) => {
+        Err(error) => {
             let expected =
-                matches!(why.kind(), ErrorKind::Corruption(_) | ErrorKind::UnrecognizedFormat(_) | ErrorKind::Io(_));
-            let text = why.to_string();
-            return if expected && !text.is_empty() { Ok(()) } else { Err(format!("an unexpected error: {why:?}")) };
+                matches!(error.kind(), ErrorKind::Corruption(_) | ErrorKind::UnrecognizedFormat(_) | ErrorKind::Io(_));
+            let text = error.to_string();
+            return if expected && !text.is_empty() { Ok(()) } else { Err(format!("an unexpected error: {error:?}")) };
         }
     };
     let verified = match store.verify(|_| ()) {
         Ok(verified) => verified,
-        Err(why) if matches!(why.kind(), ErrorKind::Corruption(_)) => return Ok(()),
-        Err(why) => return Err(format!("verify failed: {why:?}")),
+        Err(error) if matches!(error.kind(), ErrorKind::Corruption(_)) => return Ok(()),
+        Err(error) => return Err(format!("verify failed: {error:?}")),
     };
     let Some(state) = content(&store) else {
         return if verified.is_ok() { Err("a read found damage that verify did not report".into()) } else { Ok(()) };
@@ -254,8 +254,8 @@ fn a_manifest_with_an_unknown_record_type_is_refused() {
         fs::write(directory.path().join(name), bytes).unwrap();
         for read_only in [true, false] {
             let path = directory.path().to_path_buf();
-            let why = with_timeout(move || small().read_only(read_only).open(path).map(drop)).unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::Corruption(_)) && why.to_string().contains(name), "{why}");
+            let error = with_timeout(move || small().read_only(read_only).open(path).map(drop)).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Corruption(_)) && error.to_string().contains(name), "{error}");
         }
     }
 }

@@ -141,9 +141,9 @@ pub fn a_failed_sync_replaces_a_closures_own_error(environment: &Environment) {
         gate.open();
         Err::<(), _>(anyhow::anyhow!("own"))
     });
-    let why = answer.unwrap_err();
-    let kind = why.downcast_ref::<percolite::Error>().map(percolite::Error::kind);
-    assert!(matches!(kind, Some(ErrorKind::Undetermined(_))), "{why:?}");
+    let error = answer.unwrap_err();
+    let kind = error.downcast_ref::<percolite::Error>().map(percolite::Error::kind);
+    assert!(matches!(kind, Some(ErrorKind::Undetermined(_))), "{error:?}");
 }
 
 pub fn an_unsynced_commit_does_not_cost_the_durable_version(environment: &Environment) {

@@ -78,9 +78,9 @@ fn a_conflict_names_the_row_and_both_sides(environment: &Environment) {
     winner.put(&store.rows, "k", "theirs").unwrap();
     let (start_ts, owner) = (winner.start_ts(), winner.owner_id());
     let commit = winner.commit().unwrap();
-    let why = loser.commit().unwrap_err();
-    assert!(why.is_retryable());
-    let conflict = why.conflict().unwrap();
+    let error = loser.commit().unwrap_err();
+    assert!(error.is_retryable());
+    let conflict = error.conflict().unwrap();
     assert_eq!((&conflict.row, conflict.reason), (&store.row("k"), ConflictReason::NewerVersion(commit.commit_ts)));
     assert_eq!((conflict.conflicting_owner, conflict.conflicting_start_ts), (Some(owner), Some(start_ts)));
     assert_eq!(conflict.read_ts, read_ts);
@@ -167,8 +167,8 @@ fn writers_in_opposite_orders_never_wait(environment: &Environment) {
                     }
                     match txn.commit() {
                         Ok(_) => won += 1,
-                        Err(why) => {
-                            assert!(why.is_retryable(), "{why}");
+                        Err(error) => {
+                            assert!(error.is_retryable(), "{error}");
                             lost += 1;
                         }
                     }
@@ -203,8 +203,8 @@ fn a_live_lock_is_an_immediate_conflict(environment: &Environment) {
     let mut txn = rival.begin().unwrap();
     txn.put(&rival.rows, "0", "rival").unwrap();
     txn.put(&rival.rows, "b", "rival").unwrap();
-    let why = txn.commit().unwrap_err();
-    assert_eq!(why.conflict().map(|conflict| conflict.reason), Some(ConflictReason::Locked));
+    let error = txn.commit().unwrap_err();
+    assert_eq!(error.conflict().map(|conflict| conflict.reason), Some(ConflictReason::Locked));
     assert!(began.elapsed() < Duration::from_secs(10));
     gate.open();
     commit.join().unwrap();

@@ -365,14 +365,14 @@ pub fn long(letter: &str) -> String {
 
 #[track_caller]
 pub fn assert_conflict<T>(result: Result<T>) {
-    let Err(why) = result else { panic!("it succeeded instead of a conflict") };
-    assert!(matches!(why.kind(), ErrorKind::Conflict(_)), "not a conflict: {why}");
+    let Err(error) = result else { panic!("it succeeded instead of a conflict") };
+    assert!(matches!(error.kind(), ErrorKind::Conflict(_)), "not a conflict: {error}");
 }
 
 #[track_caller]
 pub fn assert_undetermined<T>(result: Result<T>) {
-    let Err(why) = result else { panic!("it succeeded instead of being undetermined") };
-    assert!(matches!(why.kind(), ErrorKind::Undetermined(_)), "not undetermined: {why}");
+    let Err(error) = result else { panic!("it succeeded instead of being undetermined") };
+    assert!(matches!(error.kind(), ErrorKind::Undetermined(_)), "not undetermined: {error}");
 }
 
 /// Waits up to 20 s for an effect of background work.

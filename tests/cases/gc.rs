@@ -92,7 +92,7 @@ fn a_snapshot_beyond_its_age_is_too_old(environment: &Environment) {
     assert_eq!(text(snapshot.get(&store.rows, "k").unwrap()), some("v"));
     environment.clock.step(HOUR_MS);
     eventually("the snapshot is too old", || snapshot.get(&store.rows, "k").is_err());
-    let too_old = |why: percolite::Error| assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}");
+    let too_old = |error: percolite::Error| assert!(matches!(error.kind(), ErrorKind::SnapshotTooOld(_)), "{error}");
     too_old(snapshot.get(&store.rows, "k").unwrap_err());
     too_old(snapshot.range(&store.rows, ..).next().unwrap().unwrap_err());
     too_old(txn.put(&store.rows, "k", "w").unwrap_err());

@@ -217,7 +217,7 @@ pub fn killed_between_locks_of_a_large_transaction(environment: &Environment) {
         assert!(seen == 0 || seen == ROWS, "{seen} of {ROWS} rows");
         match answer {
             Ok(_) => assert_eq!(seen, ROWS),
-            Err(why) if matches!(why.kind(), ErrorKind::Undetermined(_)) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::Undetermined(_)) => {}
             Err(_) => assert_eq!(seen, 0),
         }
     }

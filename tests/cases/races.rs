@@ -53,8 +53,8 @@ pub fn a_spinning_reader_sees_all_or_nothing(environment: &Environment) {
             break;
         }
         // Readers that push the writer may make attempts fail, but not every attempt.
-        while let Err(why) = fill(&writer, &writer.rows, round) {
-            assert!(why.is_retryable(), "{why}");
+        while let Err(error) = fill(&writer, &writer.rows, round) {
+            assert!(error.is_retryable(), "{error}");
         }
     }
     stop.store(true, Ordering::SeqCst);

@@ -94,8 +94,8 @@ impl Case {
     }
 
     /// The case does not apply to these columns.
-    pub fn not_on(mut self, columns: Columns, why: &'static str) -> Self {
-        self.not_applicable.push((columns, why));
+    pub fn not_on(mut self, columns: Columns, reason: &'static str) -> Self {
+        self.not_applicable.push((columns, reason));
         self
     }
 
@@ -116,7 +116,7 @@ impl Case {
         if (ROCKS_ONE | ROCKS_TWO).has(column) {
             return Some(NO_ROCKS);
         }
-        self.not_applicable.iter().find(|(columns, _)| columns.has(column)).map(|(_, why)| *why)
+        self.not_applicable.iter().find(|(columns, _)| columns.has(column)).map(|(_, reason)| *reason)
     }
 }
 
@@ -201,10 +201,10 @@ fn plan(lines: &[(&str, Case)]) -> (Vec<Vec<Cell>>, VecDeque<Job>) {
         for (column, (columns, ..)) in EACH.into_iter().enumerate() {
             let tests = case.tests(columns);
             cells.push(match (case.reason(columns), tests.is_empty()) {
-                (Some(why), true) => Cell::NotApplicable(why),
+                (Some(reason), true) => Cell::NotApplicable(reason),
                 (None, true) => Cell::Failed("neither a test nor a reason why the case is not applicable".into()),
                 #[cfg(not(feature = "rocks"))]
-                (Some(why), false) if why == NO_ROCKS => Cell::NotApplicable(why),
+                (Some(reason), false) if reason == NO_ROCKS => Cell::NotApplicable(reason),
                 (Some(_), false) => Cell::Failed("both a test and a reason why the case is not applicable".into()),
                 (None, false) => {
                     jobs.push_back(Job { line, column, name: case.name, tests, row_by_row: case.row_by_row });
@@ -260,7 +260,7 @@ fn run_cell(job: Job, seed: u64) -> Cell {
     std::thread::Builder::new().name(name).spawn(body).unwrap();
     match answered.recv_timeout(TIME_MAX) {
         Ok(Ok(())) => Cell::Passed(began.elapsed()),
-        Ok(Err(why)) => Cell::Failed(why),
+        Ok(Err(error)) => Cell::Failed(error),
         Err(_) => Cell::Failed(format!("hangs: no result after {TIME_MAX:?}")),
     }
 }
@@ -286,10 +286,10 @@ fn print_table(lines: &[(&str, Case)], table: &[Vec<Cell>]) {
             .map(|cell| match cell {
                 Cell::Passed(_) => "passed".into(),
                 Cell::Failed(_) => "FAILED".into(),
-                Cell::NotApplicable(why) => {
-                    let known = reasons.iter().position(|reason| reason == why);
+                Cell::NotApplicable(reason) => {
+                    let known = reasons.iter().position(|known| known == reason);
                     let index = known.unwrap_or_else(|| {
-                        reasons.push(why);
+                        reasons.push(reason);
                         reasons.len() - 1
                     });
                     format!("n/a {}", index + 1)
@@ -309,7 +309,7 @@ fn print_table(lines: &[(&str, Case)], table: &[Vec<Cell>]) {
     for ((_, case), cells) in lines.iter().zip(table) {
         for (cell, (_, engine, phases)) in cells.iter().zip(EACH) {
             match cell {
-                Cell::Failed(why) => println!("FAILED: {} on {engine} {phases}: {why}", case.name),
+                Cell::Failed(error) => println!("FAILED: {} on {engine} {phases}: {error}", case.name),
                 Cell::Passed(took) if *took > Duration::from_secs(10) => {
                     println!("slow: {} on {engine} {phases} took {:.1} s", case.name, took.as_secs_f64());
                 }

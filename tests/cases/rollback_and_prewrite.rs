@@ -191,8 +191,8 @@ fn an_owner_past_its_ttl_returns_rolled_back_by_other(environment: &Environment)
     environment.let_locks_expire();
     assert_eq!(other.get("a"), some("old"));
     gate.open();
-    let why = commit.join().unwrap_err();
-    assert_eq!(why.conflict().map(|conflict| conflict.reason), Some(ConflictReason::RolledBackByOther), "{why}");
+    let error = commit.join().unwrap_err();
+    assert_eq!(error.conflict().map(|conflict| conflict.reason), Some(ConflictReason::RolledBackByOther), "{error}");
     assert_eq!([other.get("a"), other.get("b")], [some("old"), some("old")]);
     assert_eq!(other.locks_left(), 0);
 }
@@ -328,9 +328,9 @@ fn an_aborted_long_value_leaves_the_committed_one(environment: &Environment) {
         move |row: &RowKey| engine.snapshot().unwrap().data(row, aborted).unwrap().is_some()
     };
     let seen = Arc::new(AtomicBool::new(false));
-    let (see, look, watched) = (Arc::clone(&seen), entry.clone(), first.clone());
+    let (is_seen, look, watched) = (Arc::clone(&seen), entry.clone(), first.clone());
     store.hooks.on_write(move |_| {
-        see.fetch_or(look(&watched), Ordering::SeqCst);
+        is_seen.fetch_or(look(&watched), Ordering::SeqCst);
         Act::Pass
     });
     assert_conflict(loser.commit());

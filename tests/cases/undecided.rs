@@ -34,8 +34,8 @@ pub fn a_lost_reply_is_undetermined(environment: &Environment) {
     at_commit_point(&store, Act::Lose);
     assert_undetermined(write(&store));
     // Later calls to the engine would succeed, but the store has failed until it is reopened.
-    let why = write(&store).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+    let error = write(&store).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Closed(_)), "{error}");
     drop(store);
     let store = environment.open();
     assert_eq!([store.get("b"), store.get("a")], [some("new"), some("new")]);
@@ -150,8 +150,8 @@ pub fn a_failed_sync_fails_every_waiting_commit(environment: &Environment) {
     for _ in 0..3 {
         let outcomes = [store.put_now("k"), store.sync(), store.snapshot().map(drop), store.begin().map(drop)];
         for outcome in outcomes {
-            let why = outcome.unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_)), "{why}");
+            let error = outcome.unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_)), "{error}");
         }
     }
     drop((gate, store));
@@ -204,8 +204,8 @@ pub fn a_panic_of_the_engine_answers_every_commit(environment: &Environment) {
         match thread.join() {
             Err(_) => leaders += 1,
             Ok(answer) => {
-                let why = answer.unwrap_err();
-                assert!(matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_)), "{why}");
+                let error = answer.unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_)), "{error}");
             }
         }
     }

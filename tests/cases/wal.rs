@@ -70,8 +70,8 @@ fn rows_after(directory: &Path, log: &Path, length: usize, builder: &dyn Fn() ->
     fs::OpenOptions::new().write(true).open(copy.path().join(log)).unwrap().set_len(length as u64).unwrap();
     let store: Store = match builder().open(copy.path()) {
         Ok(store) => store,
-        Err(why) => {
-            assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
+        Err(error) => {
+            assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{error}");
             return None;
         }
     };

@@ -209,8 +209,8 @@ impl<E: Engine> Engine for Answered<E> {
 struct AnsweredView(Arc<dyn EngineSnapshot>);
 
 impl EngineSnapshot for AnsweredView {
-    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
-        until_answered(|| self.0.get_cell(column, row, &mut *see))
+    fn get_cell(&self, column: Column, row: &RowKey, on_cell: OnCell<'_>) -> Result<(), EngineError> {
+        until_answered(|| self.0.get_cell(column, row, &mut *on_cell))
     }
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
         until_answered(|| self.0.txn_record(row, start_ts))

@@ -233,8 +233,8 @@ pub fn multi_get_matches_single_gets(engine: &Subject) {
         for count in [0, 1, 7, 8, 32, 256, 257, rows.len()] {
             let requested: Vec<&RowKey> = rows[..count].iter().collect();
             let mut found = vec![None; count];
-            let see = &mut |number: usize, content: &[u8]| found[number] = Some(content.to_vec());
-            view.multi_get_cell(column, &requested, see).unwrap();
+            let on_cell = &mut |number: usize, content: &[u8]| found[number] = Some(content.to_vec());
+            view.multi_get_cell(column, &requested, on_cell).unwrap();
             assert_eq!(found, alone[..count], "{count} of {column:?}");
         }
     }

@@ -183,7 +183,7 @@ fn unreadable_timestamps_are_refused() {
     for home in homes() {
         let store = home.open(Store::builder());
         let now = store.snapshot().unwrap().read_ts();
-        assert!(matches!(refusal(&store, now), ErrorKind::InvalidArgument(why) if why.contains("no history")));
+        assert!(matches!(refusal(&store, now), ErrorKind::InvalidArgument(text) if text.contains("no history")));
         assert_eq!(store.stats().history_start_ts, None);
         drop(store);
 
@@ -194,7 +194,7 @@ fn unreadable_timestamps_are_refused() {
         assert!(matches!(refusal(&store, Timestamp::ZERO), ErrorKind::SnapshotTooOld(_)));
         let future = SystemTime::now() + Duration::from_secs(60);
         for at in [Timestamp::MAX, future.into()] {
-            assert!(matches!(refusal(&store, at), ErrorKind::InvalidArgument(why) if why.contains("future")));
+            assert!(matches!(refusal(&store, at), ErrorKind::InvalidArgument(text) if text.contains("future")));
         }
         store.clone().close().unwrap();
         assert!(matches!(refusal(&store, from), ErrorKind::Closed(_)));
@@ -204,7 +204,7 @@ fn unreadable_timestamps_are_refused() {
         let shared = home.open(builder);
         let now = shared.snapshot().unwrap().read_ts();
         for at in [Timestamp::ZERO, now, Timestamp::MAX] {
-            assert!(matches!(refusal(&shared, at), ErrorKind::InvalidArgument(why) if why.contains("shared engine")));
+            assert!(matches!(refusal(&shared, at), ErrorKind::InvalidArgument(text) if text.contains("shared engine")));
         }
         assert_eq!(shared.stats().history_start_ts, None);
     }

@@ -171,7 +171,7 @@ fn every_readable_timestamp_is_complete_after_a_crash() {
                         assert_eq!(found, *then, "seed {seed}, incarnation {incarnation}, at {at}");
                         readable += 1;
                     }
-                    Err(why) => assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}"),
+                    Err(error) => assert!(matches!(error.kind(), ErrorKind::SnapshotTooOld(_)), "{error}"),
                 }
             }
             for _ in 0..40 {

@@ -18,9 +18,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// The call must return `InvalidArgument` with a text that contains `word`.
 #[track_caller]
 fn assert_refused<T>(answer: Result<T>, word: &str) {
-    let why = answer.err().expect("the call succeeded");
-    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-    assert!(why.to_string().contains(word), "{word:?} is missing: {why}");
+    let error = answer.err().expect("the call succeeded");
+    assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
+    assert!(error.to_string().contains(word), "{word:?} is missing: {error}");
 }
 
 /// The lock table without its times, so that a refused call can be shown to change nothing. The
@@ -83,11 +83,11 @@ fn the_longest_and_strangest_names_are_valid() {
 #[test]
 fn a_reason_of_255_bytes_is_shown_and_a_longer_one_refused() {
     let store = Store::in_memory().unwrap();
-    let why = "w".repeat(MAX_LOCK_REASON_BYTES);
-    let guard = store.lock_with("n", LockOptions::exclusive().reason(&*why)).unwrap();
-    assert_eq!((MAX_LOCK_REASON_BYTES, guard.entry().reason), (255, Some(why)));
+    let reason = "w".repeat(MAX_LOCK_REASON_BYTES);
+    let guard = store.lock_with("n", LockOptions::exclusive().reason(&*reason)).unwrap();
+    assert_eq!((MAX_LOCK_REASON_BYTES, guard.entry().reason), (255, Some(reason)));
     let long = ["w".repeat(256), "ü".repeat(128)];
-    all_refused(&store, "256", &long, |why| store.lock_with("other", LockOptions::shared().reason(why)));
+    all_refused(&store, "256", &long, |reason| store.lock_with("other", LockOptions::shared().reason(reason)));
 }
 
 #[test]
@@ -262,8 +262,8 @@ fn a_wrong_token_ends_no_grant() {
 
 #[track_caller]
 fn assert_lost_name(answer: Result<LockGuard>, name: &str, token: Timestamp) {
-    let why = answer.expect_err("the token is not of a lease");
-    let ErrorKind::LockLost(lost) = why.kind() else { panic!("{why}") };
+    let error = answer.expect_err("the token is not of a lease");
+    let ErrorKind::LockLost(lost) = error.kind() else { panic!("{error}") };
     assert_eq!((&lost.target, lost.token, lost.reason), (&name.into(), token, LockLostReason::UnknownToken));
 }
 
@@ -310,9 +310,9 @@ fn cancelled_request_takes_a_free_lock_but_never_waits() {
     cancel.cancel();
     let options = || LockOptions::exclusive().wait(LockWaitPolicy::Forever).cancel_token(&cancel);
     let guard = store.lock_with("n", options()).unwrap();
-    let why = store.lock_with("n", options()).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
-    assert!(why.to_string().contains("cancelled"), "{why}");
+    let error = store.lock_with("n", options()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled(_)), "{error}");
+    assert!(error.to_string().contains("cancelled"), "{error}");
     assert_eq!(store.lock_table().unwrap().entries.len(), 1);
     drop(guard);
 }

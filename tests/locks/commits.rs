@@ -225,10 +225,10 @@ fn guard_after_a_failed_sync_returns_closed() {
     let granted = || next.is_finished() || world.store.lock_table().unwrap().held == 1;
     eventually("the next holder has the lock in memory", granted);
     gate.open();
-    let why = next.join().unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Closed(_)), "the guard itself commits nothing: {why}");
-    let why = first.join().unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Undetermined(_)), "{why}");
+    let error = next.join().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Closed(_)), "the guard itself commits nothing: {error}");
+    let error = first.join().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Undetermined(_)), "{error}");
 }
 
 #[test]

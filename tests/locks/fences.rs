@@ -108,8 +108,8 @@ impl Next {
         let (seen, guard) = self.holder.join();
         assert_eq!(seen, some("first"));
         assert!(before < ts && ts < guard.token(), "{before} {ts} {}", guard.token());
-        let why = self.old.fence(&guard.fence()).expect_err("its snapshot does not contain the decided commit");
-        assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}");
+        let error = self.old.fence(&guard.fence()).expect_err("its snapshot does not contain the decided commit");
+        assert!(matches!(error.kind(), ErrorKind::SnapshotTooOld(_)), "{error}");
     }
 }
 
@@ -330,14 +330,14 @@ fn a_snapshot_from_before_the_grant_is_refused() {
     let mut old = store.begin().unwrap();
     writers.write();
     let guard = store.lock("n").unwrap();
-    let why = old.fence(&guard.fence()).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}");
+    let error = old.fence(&guard.fence()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::SnapshotTooOld(_)), "{error}");
     let mut new = store.begin().unwrap();
     new.fence(&guard.fence()).unwrap();
     drop((guard, new));
 
     let mut attempts = 0;
-    let why = store
+    let error = store
         .transact(|txn| -> Result<()> {
             attempts += 1;
             writers.write();
@@ -346,7 +346,7 @@ fn a_snapshot_from_before_the_grant_is_refused() {
             txn.put(rows, "inside", "")
         })
         .unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-    assert!(why.to_string().contains("transact_with_lock"), "{why}");
+    assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
+    assert!(error.to_string().contains("transact_with_lock"), "{error}");
     assert_eq!((attempts, world.get("inside")), (1, None));
 }

@@ -138,7 +138,7 @@ impl Rounds {
                 self.last = Some(round.to_string());
                 self.committed += 1;
             }
-            Err(why) => assert!(is_lost(&why), "{why}"),
+            Err(error) => assert!(is_lost(&error), "{error}"),
         }
         assert_eq!(seen, self.last, "round {round}");
     }
@@ -158,13 +158,13 @@ pub fn buffered(protocol: CommitProtocol) -> TxnOptions {
 
 #[track_caller]
 pub fn assert_lost<T>(answer: Result<T>, token: Timestamp, reason: LockLostReason) {
-    let why = answer.err().expect("the call succeeded");
-    let ErrorKind::LockLost(lost) = why.kind() else { panic!("not a lost lock: {why}") };
+    let error = answer.err().expect("the call succeeded");
+    let ErrorKind::LockLost(lost) = error.kind() else { panic!("not a lost lock: {error}") };
     assert_eq!((lost.target.clone(), lost.token, lost.reason), ("n".into(), token, reason));
 }
 
-pub fn is_lost(why: &Error) -> bool {
-    matches!(why.kind(), ErrorKind::LockLost(_))
+pub fn is_lost(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::LockLost(_))
 }
 
 /// Waits for an effect of other threads.

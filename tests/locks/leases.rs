@@ -46,9 +46,9 @@ fn assert_about(found: Option<Duration>, wanted: Duration) {
 
 #[track_caller]
 fn assert_lost<T>(answer: Result<T>, wanted: LockLostReason) {
-    let why = answer.err().expect("the lock is not lost");
-    let ErrorKind::LockLost(lost) = why.kind() else { panic!("{why}") };
-    assert_eq!(lost.reason, wanted, "{why}");
+    let error = answer.err().expect("the lock is not lost");
+    let ErrorKind::LockLost(lost) = error.kind() else { panic!("{error}") };
+    assert_eq!(lost.reason, wanted, "{error}");
 }
 
 /// Starts a named thread whose result can be awaited. The thread is not joined, so that a failed

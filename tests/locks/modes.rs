@@ -30,15 +30,15 @@ fn take(store: &Store, mode: LockMode) -> LockGuard {
 
 fn is_held_by_others(store: &Store, mode: LockMode) -> bool {
     let refused = store.lock_with(NAME, options(mode).wait(LockWaitPolicy::NoWait)).err();
-    refused.is_some_and(|why| matches!(why.kind(), ErrorKind::LockNotAvailable(_)))
+    refused.is_some_and(|error| matches!(error.kind(), ErrorKind::LockNotAvailable(_)))
 }
 
 fn wakes(store: &Store) -> u64 {
     store.lock_stats().wakeups
 }
 
-fn lost(why: &percolite::Error) -> Option<LockLostReason> {
-    if let ErrorKind::LockLost(lost) = why.kind() { Some(lost.reason) } else { None }
+fn lost(error: &percolite::Error) -> Option<LockLostReason> {
+    if let ErrorKind::LockLost(lost) = error.kind() { Some(lost.reason) } else { None }
 }
 
 /// Queues the requests behind an exclusive holder and returns the batches in which they are
@@ -270,8 +270,8 @@ fn second_upgrader_gets_deadlock_and_stays_shared() {
     let converting = std::thread::spawn(move || first.upgrade(LockWaitPolicy::Forever).map(|()| first));
     until("the conversion", || entries(&store, NAME)[0].state == LockState::Converting);
     let second = within_limit(move || {
-        let why = second.upgrade(LockWaitPolicy::Forever).unwrap_err();
-        let ErrorKind::Deadlock(held) = why.kind() else { unreachable!("{why}") };
+        let error = second.upgrade(LockWaitPolicy::Forever).unwrap_err();
+        let ErrorKind::Deadlock(held) = error.kind() else { unreachable!("{error}") };
         assert_eq!((held.mode, held.holders.len()), (Exclusive, 2));
         second
     });
@@ -325,17 +325,17 @@ fn upgrade_timeout_keeps_the_shared_grant() {
     early.fence(&fence).unwrap();
     early.put(&state, "early", "1").unwrap();
     let upgrading = std::thread::spawn(move || {
-        let why = guard.upgrade(LockWaitPolicy::Timeout(Duration::from_millis(300))).unwrap_err();
-        (guard, why)
+        let error = guard.upgrade(LockWaitPolicy::Timeout(Duration::from_millis(300))).unwrap_err();
+        (guard, error)
     });
     until("the conversion", || entries(&store, NAME)[0].state == LockState::Converting);
     // The waiting upgrade blocks shared requests.
     let queued = ask(&store, Shared);
-    let (guard, why) = within_limit(move || upgrading.join().unwrap());
-    let ErrorKind::LockNotAvailable(why) = why.kind() else { unreachable!("{why}") };
-    assert_eq!((why.mode, why.queue_position), (Exclusive, 0));
-    assert!(why.holders.iter().any(|holder| holder.id == other.entry().id));
-    assert!(why.waited >= Duration::from_millis(300));
+    let (guard, error) = within_limit(move || upgrading.join().unwrap());
+    let ErrorKind::LockNotAvailable(error) = error.kind() else { unreachable!("{error}") };
+    assert_eq!((error.mode, error.queue_position), (Exclusive, 0));
+    assert!(error.holders.iter().any(|holder| holder.id == other.entry().id));
+    assert!(error.waited >= Duration::from_millis(300));
     assert_eq!(held(&store, NAME), [id, other.entry().id, queued.id()]);
     assert!(guard.is_held() && guard.token() == token && guard.entry().mode == Shared);
     early.commit().unwrap();
@@ -380,16 +380,16 @@ fn a_waiting_upgrade_is_lost_with_its_shared_lock() {
     let upgrading = std::thread::spawn(move || guard.upgrade(LockWaitPolicy::Forever).unwrap_err());
     until("the conversion", || entries(&store, NAME)[0].state == LockState::Converting);
     assert!(store.force_unlock(NAME, token).unwrap());
-    let why = within_limit(move || upgrading.join().unwrap());
-    let ErrorKind::LockLost(why) = why.kind() else { unreachable!("{why}") };
-    assert_eq!((why.reason, why.token), (LockLostReason::Forced, token));
+    let error = within_limit(move || upgrading.join().unwrap());
+    let ErrorKind::LockLost(error) = error.kind() else { unreachable!("{error}") };
+    assert_eq!((error.reason, error.token), (LockLostReason::Forced, token));
     assert_eq!(held(&store, NAME), [other.entry().id]);
 
     // A waiting upgrade is also lost when the lease of its shared lock expires, without another
     // request that ends the lease.
     let once = LockOptions::shared().lease(Duration::from_millis(200)).auto_renew(false);
     let mut leased = store.lock_with(NAME, once).unwrap();
-    let why = within_limit(move || leased.upgrade(LockWaitPolicy::Forever).unwrap_err());
-    assert_eq!(lost(&why), Some(LockLostReason::Expired));
+    let error = within_limit(move || leased.upgrade(LockWaitPolicy::Forever).unwrap_err());
+    assert_eq!(lost(&error), Some(LockLostReason::Expired));
     assert_eq!(held(&store, NAME), [other.entry().id]);
 }

@@ -73,8 +73,8 @@ impl Asking {
     }
 
     pub fn waits_for_answer(&self) -> Result<LockGuard> {
-        self.answers.recv_timeout(LIMIT).unwrap_or_else(|why| {
-            assert_ne!(why, RecvTimeoutError::Timeout, "the wait does not end");
+        self.answers.recv_timeout(LIMIT).unwrap_or_else(|error| {
+            assert_ne!(error, RecvTimeoutError::Timeout, "the wait does not end");
             unreachable!("the thread has ended without a result")
         })
     }
@@ -127,8 +127,8 @@ pub fn within_limit<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
     }
 }
 
-pub fn is_invalid(why: &Error) -> bool {
-    matches!(why.kind(), ErrorKind::InvalidArgument(_))
+pub fn is_invalid(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidArgument(_))
 }
 
 /// Random numbers. The seed is printed; `PERCOLITE_SEED` sets it.

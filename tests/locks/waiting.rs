@@ -16,8 +16,8 @@ use crate::support::{Asking, LIMIT, NO_REQUESTS, asks, asks_with, entries, held,
 
 const NAME: &str = "name";
 
-fn lock_held(why: &percolite::Error) -> &LockNotAvailable {
-    let ErrorKind::LockNotAvailable(held) = why.kind() else { unreachable!("{why}") };
+fn lock_held(error: &percolite::Error) -> &LockNotAvailable {
+    let ErrorKind::LockNotAvailable(held) = error.kind() else { unreachable!("{error}") };
     held
 }
 
@@ -142,15 +142,18 @@ fn timeout_reports_holder_and_position() {
         (LockWaitPolicy::Timeout(Duration::ZERO), Duration::ZERO),
         (LockWaitPolicy::Timeout(millisecond), millisecond),
     ] {
-        let why = asks_with(&store, NAME, LockOptions::shared().wait(wait)).refused();
-        let why = lock_held(&why);
-        assert_eq!((why.target.to_string(), why.mode, why.queue_position), ("\"name\"".into(), LockMode::Shared, 1));
-        assert_eq!(why.holders.len(), 1, "{wait:?}");
+        let error = asks_with(&store, NAME, LockOptions::shared().wait(wait)).refused();
+        let error = lock_held(&error);
         assert_eq!(
-            (why.holders[0].token, why.holders[0].reason.as_deref()),
+            (error.target.to_string(), error.mode, error.queue_position),
+            ("\"name\"".into(), LockMode::Shared, 1)
+        );
+        assert_eq!(error.holders.len(), 1, "{wait:?}");
+        assert_eq!(
+            (error.holders[0].token, error.holders[0].reason.as_deref()),
             (Some(holder.token()), Some("the holder"))
         );
-        assert!(why.waited >= least && why.waited < LIMIT, "{wait:?}");
+        assert!(error.waited >= least && error.waited < LIMIT, "{wait:?}");
         assert_eq!(queue(&store, NAME), [ahead.id()], "{wait:?} has left an entry");
     }
     assert!(store.try_lock(NAME).unwrap().is_none());
@@ -175,11 +178,11 @@ fn relocking_a_held_name_times_out() {
     let guard = store.lock(NAME).unwrap();
     let timeout = Duration::from_millis(60);
     let began = Instant::now();
-    let why = store.lock_with(NAME, LockOptions::exclusive().wait(LockWaitPolicy::Timeout(timeout))).unwrap_err();
+    let error = store.lock_with(NAME, LockOptions::exclusive().wait(LockWaitPolicy::Timeout(timeout))).unwrap_err();
     assert!(began.elapsed() >= timeout);
-    let why = lock_held(&why);
-    assert_eq!((why.queue_position, why.holders.len(), why.holders[0].token), (0, 1, Some(guard.token())));
-    assert!(why.waited >= timeout);
+    let error = lock_held(&error);
+    assert_eq!((error.queue_position, error.holders.len(), error.holders[0].token), (0, 1, Some(guard.token())));
+    assert!(error.waited >= timeout);
     assert!(guard.is_held());
     assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![guard.entry().id], vec![]));
     drop(guard);
@@ -198,13 +201,13 @@ fn mutual_waiters_are_listed_and_time_out() {
                 scope.spawn(move || {
                     let held = store.lock(first).unwrap();
                     both.wait();
-                    let why = store
+                    let error = store
                         .lock_with(second, LockOptions::exclusive().wait(LockWaitPolicy::Timeout(timeout)))
                         .unwrap_err();
                     // Neither releases its lock before the other has timed out.
                     both.wait();
                     assert!(held.is_held());
-                    (lock_held(&why).clone(), held.entry().id)
+                    (lock_held(&error).clone(), held.entry().id)
                 })
             })
             .into();
@@ -221,9 +224,9 @@ fn mutual_waiters_are_listed_and_time_out() {
         assert_eq!((shown, waiting.len()), (expected, 2));
 
         let ended: Vec<(LockNotAvailable, u64)> = crossing.into_iter().map(|thread| thread.join().unwrap()).collect();
-        for (at, (why, _)) in ended.iter().enumerate() {
-            assert!(why.waited >= timeout, "{:?}", why.waited);
-            assert_eq!((why.queue_position, why.holders.len(), why.holders[0].id), (0, 1, ended[1 - at].1));
+        for (at, (error, _)) in ended.iter().enumerate() {
+            assert!(error.waited >= timeout, "{:?}", error.waited);
+            assert_eq!((error.queue_position, error.holders.len(), error.holders[0].id), (0, 1, ended[1 - at].1));
         }
     });
     let table = store.lock_table().unwrap();

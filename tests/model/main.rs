@@ -29,8 +29,8 @@ fn check(profile: Profile, share: u32, home: fn() -> Home) {
         ..requested
     };
     let tried = TestRunner::new(config).run(&cases(profile), |case| drive::run(home(), &case));
-    if let Err(why) = tried {
-        panic!("{why}");
+    if let Err(error) = tried {
+        panic!("{error}");
     }
 }
 

@@ -45,13 +45,13 @@ pub fn run() -> Option<ExitCode> {
     };
     let code = match case.open() {
         Ok(()) => 0,
-        Err(why) if matches!(why.kind(), ErrorKind::InvalidArgument(_)) => {
-            println!("{why}");
-            case.refused_everywhere(&why.to_string());
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidArgument(_)) => {
+            println!("{error}");
+            case.refused_everywhere(&error.to_string());
             REFUSED
         }
-        Err(why) => {
-            println!("{why}");
+        Err(error) => {
+            println!("{error}");
             FAILED
         }
     };
@@ -189,16 +189,16 @@ impl Case {
         });
         match done {
             Ok(()) => assert!(attempts > 1),
-            Err(why) => match why.kind() {
+            Err(error) => match error.kind() {
                 ErrorKind::RetriesExhausted { .. } if self.is("retry_policy.") => {
-                    assert!(self.is("retry_policy.timeout") || self.value == u128::from(attempts), "{why}");
+                    assert!(self.is("retry_policy.timeout") || self.value == u128::from(attempts), "{error}");
                     store.transact_with(self.options(), |txn| txn.put(rows, "contended", "last"))?;
                 }
                 // The background worker has expired the attempt's read view.
                 ErrorKind::SnapshotTooOld(_) if self.is("max_snapshot_age") => {
                     store.transact(|txn| txn.put(rows, "contended", "last"))?;
                 }
-                _ => return Err(why),
+                _ => return Err(error),
             },
         }
         Ok(())
@@ -213,8 +213,8 @@ impl Case {
         match store.lock_with("rows", options) {
             Ok(guard) => guard.release(),
             // A short lease may expire before its row is durable.
-            Err(why) if matches!(why.kind(), ErrorKind::LockLost(_)) => Ok(()),
-            Err(why) => Err(why),
+            Err(error) if matches!(error.kind(), ErrorKind::LockLost(_)) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -229,10 +229,10 @@ impl Case {
                     assert!(self.is("history_retention") && at == before, "{at}");
                     assert_eq!(past.get(rows, "contended").unwrap().as_deref(), Some(&b"last"[..]));
                 }
-                Err(why) => {
+                Err(error) => {
                     let is_unreadable =
-                        matches!(why.kind(), ErrorKind::InvalidArgument(_) | ErrorKind::SnapshotTooOld(_));
-                    assert!(is_unreadable && !(has_history && at == before), "{at}: {why}");
+                        matches!(error.kind(), ErrorKind::InvalidArgument(_) | ErrorKind::SnapshotTooOld(_));
+                    assert!(is_unreadable && !(has_history && at == before), "{at}: {error}");
                 }
             }
         }
@@ -241,9 +241,9 @@ impl Case {
     /// Every call that takes the option refuses it with this message. A refused opening creates
     /// nothing.
     fn refused_everywhere(&self, message: &str) {
-        let same = |why: Error| {
-            assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-            assert_eq!(why.to_string(), message);
+        let same = |error: Error| {
+            assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
+            assert_eq!(error.to_string(), message);
         };
         if self.is("retry_policy.") && self.option.ends_with("of a transaction") {
             let store = Store::in_memory().unwrap();
@@ -287,9 +287,9 @@ impl Case {
             _ => return,
         };
         for open in [DirectoryStorage::open, DirectoryStorage::open_read_only] {
-            let why = open(path, setup).map(drop).unwrap_err();
-            assert!(matches!(why, EngineError::InvalidOption(_)), "{why}");
-            assert_eq!(why.to_string(), message);
+            let error = open(path, setup).map(drop).unwrap_err();
+            assert!(matches!(error, EngineError::InvalidOption(_)), "{error}");
+            assert_eq!(error.to_string(), message);
         }
     }
 }

@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         trials.push(Trial::test(about, move || {
             let whole = values(bounds, greatest, &mut dice);
             whole.into_iter().try_for_each(|value| {
-                an_option_works_or_is_refused(&name, bounds, value).map_err(|why| with_seed(why, seed))
+                an_option_works_or_is_refused(&name, bounds, value).map_err(|error| with_seed(error, seed))
             })
         }));
     }
@@ -80,8 +80,8 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn with_seed(why: String, seed: u64) -> Failed {
-    format!("{why}\nPERCOLITE_SEED={seed}").into()
+fn with_seed(reason: String, seed: u64) -> Failed {
+    format!("{reason}\nPERCOLITE_SEED={seed}").into()
 }
 
 /// The values to try: the ends of the bounds and of the type, their neighbours, and random values.
@@ -113,8 +113,8 @@ fn values(bounds: OptionRange, greatest: u128, dice: &mut Dice) -> BTreeSet<u128
 
 /// Tries one value. `kilobytes` limits the address space of the process.
 fn run(option: &str, value: u128, kilobytes: Option<u64>) -> Result<Output, String> {
-    let directory = tempfile::tempdir().map_err(|why| why.to_string())?;
-    let own = std::env::current_exe().map_err(|why| why.to_string())?;
+    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = match kilobytes {
         Some(kilobytes) => {
             let mut limited = Command::new("sh");
@@ -124,7 +124,7 @@ fn run(option: &str, value: u128, kilobytes: Option<u64>) -> Result<Output, Stri
         None => Command::new(own),
     };
     command.envs([(child::OPTION, option), (child::VALUE, &value.to_string())]).env(child::DIRECTORY, directory.path());
-    command.output().map_err(|why| why.to_string())
+    command.output().map_err(|error| error.to_string())
 }
 
 fn describe(ended: &Output) -> String {

@@ -153,10 +153,10 @@ fn cut_off_or_damaged(compression: Compression) {
     let memory = SimStorage::new();
     let copy = Store::builder().open_in_memory(&memory).unwrap();
     let refused = |dump: &[u8], what: &str| {
-        let why = copy.restore(dump, OnExisting::Fail, |_| ()).expect_err(what);
+        let error = copy.restore(dump, OnExisting::Fail, |_| ()).expect_err(what);
         assert_eq!(copy.keyspace_names().unwrap(), Vec::<String>::new(), "{what}");
-        matches!(why.kind(), ErrorKind::Corruption(_)) || {
-            assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{what}: {why}");
+        matches!(error.kind(), ErrorKind::Corruption(_)) || {
+            assert!(matches!(error.kind(), ErrorKind::UnrecognizedFormat(_)), "{what}: {error}");
             false
         }
     };
@@ -215,14 +215,14 @@ fn keyspaces_are_replaced_only_on_request_and_atomically() {
     let copy = Store::in_memory().unwrap();
     let (old, other) = (copy.keyspace("rows").unwrap(), copy.keyspace("other").unwrap());
     copy.transact(|txn| txn.put(&old, "k", "old").and_then(|()| txn.put(&other, "k", "stays"))).unwrap();
-    let why = copy.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
-    assert!(why.to_string().contains("not empty"), "{why}");
+    let error = copy.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
+    assert!(error.to_string().contains("not empty"), "{error}");
 
     let before = copy.snapshot().unwrap();
     copy.restore(dump.as_slice(), OnExisting::Replace, |_| ()).unwrap();
     assert_eq!(before.get(&old, "k").unwrap().as_deref(), Some(&b"old"[..]), "a snapshot does not change");
-    let why = copy.transact(|txn| txn.put(&old, "k", "late")).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)), "{why}");
+    let error = copy.transact(|txn| txn.put(&old, "k", "late")).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::KeyspaceNotFound(_)), "{error}");
     let new = copy.existing_keyspace("rows").unwrap();
     let snapshot = copy.snapshot().unwrap();
     assert_eq!(snapshot.get(&new, "k").unwrap().as_deref(), Some(&b"restored"[..]));
@@ -245,23 +245,23 @@ fn other_files_and_other_formats_get_different_errors() {
         ("percolite dump, format 1, build \u{1b}\n", "not a percolite dump"),
     ];
     for (bytes, what) in cases {
-        let why = store.restore(bytes.as_bytes(), OnExisting::Fail, |_| ()).unwrap_err();
-        assert!(why.to_string().contains(what), "{bytes:?}: {why}");
-        assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{bytes:?}: {why}");
-        assert_eq!(DumpHeader::read(bytes.as_bytes()).unwrap_err().to_string(), why.to_string());
+        let error = store.restore(bytes.as_bytes(), OnExisting::Fail, |_| ()).unwrap_err();
+        assert!(error.to_string().contains(what), "{bytes:?}: {error}");
+        assert!(matches!(error.kind(), ErrorKind::UnrecognizedFormat(_)), "{bytes:?}: {error}");
+        assert_eq!(DumpHeader::read(bytes.as_bytes()).unwrap_err().to_string(), error.to_string());
     }
     let line = first_line();
     for bytes in [&line[..], &line[..line.len() - 1], b"percolite dump, format 1", b"perc"] {
-        let why = store.restore(bytes, OnExisting::Fail, |_| ()).unwrap_err();
+        let error = store.restore(bytes, OnExisting::Fail, |_| ()).unwrap_err();
         assert!(
-            matches!(why.kind(), ErrorKind::Corruption(_)) && why.to_string().contains("is truncated"),
-            "{bytes:?}: {why}"
+            matches!(error.kind(), ErrorKind::Corruption(_)) && error.to_string().contains("is truncated"),
+            "{bytes:?}: {error}"
         );
     }
     let packed = [(&b"\x1f\x8b\x08\0"[..], "gzip"), (b"\x28\xb5\x2f\xfd\0", "zstd"), (b"\x04\x22\x4d\x18\x64", "lz4")];
     for (bytes, by) in packed {
-        let why = store.restore(bytes, OnExisting::Fail, |_| ()).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)) && why.to_string().contains(by), "{why}");
+        let error = store.restore(bytes, OnExisting::Fail, |_| ()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::UnrecognizedFormat(_)) && error.to_string().contains(by), "{error}");
     }
 }
 
@@ -281,10 +281,10 @@ fn random_bytes_are_refused_as_a_dump_without_a_panic() {
         for round in 0..2000_usize {
             let noise = (0..round % 80).map(|_| random().to_le_bytes()[3]);
             let bytes: Vec<u8> = line.iter().copied().chain(noise).collect();
-            let why = store.restore(bytes.as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
+            let error = store.restore(bytes.as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
             assert!(
-                matches!(why.kind(), ErrorKind::UnrecognizedFormat(_) | ErrorKind::Corruption(_)),
-                "{bytes:?}: {why}"
+                matches!(error.kind(), ErrorKind::UnrecognizedFormat(_) | ErrorKind::Corruption(_)),
+                "{bytes:?}: {error}"
             );
             drop(DumpHeader::read(bytes.as_slice()));
         }
@@ -311,11 +311,11 @@ fn a_decompression_bomb_is_refused() {
     };
     let cases = [(u32::MAX, 100), (60 << 20, 1 << 20), (40 << 20, 1000), (1000, 1 << 20), (30 << 20, 1 << 20)];
     for (length, packed) in cases {
-        let why = store.restore(zeros(length, packed).as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{length} {packed}: {why}");
+        let error = store.restore(zeros(length, packed).as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{length} {packed}: {error}");
         // A block that claims too great a length is refused before memory is allocated for it.
         let is_too_much = length > 40 << 20 || u64::from(length) > 256 * (packed as u64 + 5);
-        assert_eq!(why.to_string().contains("too long"), is_too_much, "{length} {packed}: {why}");
+        assert_eq!(error.to_string().contains("too long"), is_too_much, "{length} {packed}: {error}");
     }
 }
 
@@ -394,10 +394,10 @@ fn checkpoints_under_load_are_consistent() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    let why = store.checkpoint(directory.path().join("copy 0")).unwrap_err();
-    assert!(why.to_string().contains("already exists"), "{why}");
-    let why = Store::in_memory().unwrap().checkpoint(directory.path().join("of memory")).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+    let error = store.checkpoint(directory.path().join("copy 0")).unwrap_err();
+    assert!(error.to_string().contains("already exists"), "{error}");
+    let error = Store::in_memory().unwrap().checkpoint(directory.path().join("of memory")).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
 }
 
 #[cfg(feature = "rocks")]
@@ -411,8 +411,8 @@ fn a_checkpoint_leaves_existing_directories_alone() {
         std::fs::write(path.join("precious"), "text").unwrap();
     }
     for path in [copy.clone(), copy.join("")] {
-        let why = store.checkpoint(path).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::Io(_)) && why.to_string().contains("already exists"), "{why}");
+        let error = store.checkpoint(path).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("already exists"), "{error}");
     }
     std::fs::rename(&copy, directory.path().join("elsewhere")).unwrap();
     store.checkpoint(copy.join("")).unwrap();
@@ -430,8 +430,8 @@ fn a_checkpoint_without_its_marker_is_no_store() {
     let copy = directory.path().join("copy");
     store.checkpoint(&copy).unwrap();
     std::fs::rename(copy.join("PERCOLITE"), copy.join("PERCOLITE.copy")).unwrap();
-    let Err(why) = Store::open(&copy) else { panic!("the store was opened") };
-    assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{why}");
+    let Err(error) = Store::open(&copy) else { panic!("the store was opened") };
+    assert!(matches!(error.kind(), ErrorKind::UnrecognizedFormat(_)), "{error}");
 }
 
 /// With a small conflict cache, lock-only rows of other transactions cause spurious conflicts.

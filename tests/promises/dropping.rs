@@ -12,9 +12,9 @@ fn with_a_row() -> (Store, Keyspace, Keyspace) {
 }
 
 #[track_caller]
-fn assert_not_found(why: &Error) {
-    assert_eq!(*why.kind(), ErrorKind::KeyspaceNotFound("going".into()));
-    assert_eq!(why.to_string(), "keyspace \"going\" not found");
+fn assert_not_found(error: &Error) {
+    assert_eq!(*error.kind(), ErrorKind::KeyspaceNotFound("going".into()));
+    assert_eq!(error.to_string(), "keyspace \"going\" not found");
 }
 
 #[test]

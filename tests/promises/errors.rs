@@ -14,13 +14,13 @@ fn an_invalid_key_is_refused_by_reads_and_writes() {
     let text = format!("a key of {} bytes exceeds the limit of {MAX_KEY_BYTES} bytes", long.len());
     let answers =
         [txn.put(&rows, &long, ""), txn.get(&rows, &long).map(drop), snapshot.contains_key(&rows, &long).map(drop)];
-    for why in answers.map(Result::unwrap_err) {
-        assert!(matches!(why.kind(), ErrorKind::TooLarge { .. }), "{why}");
-        assert_eq!(why.to_string(), text);
+    for error in answers.map(Result::unwrap_err) {
+        assert!(matches!(error.kind(), ErrorKind::TooLarge { .. }), "{error}");
+        assert_eq!(error.to_string(), text);
     }
-    for why in [txn.put(&rows, "", ""), txn.get(&rows, "").map(drop), snapshot.get(&rows, "").map(drop)] {
-        let why = why.unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+    for error in [txn.put(&rows, "", ""), txn.get(&rows, "").map(drop), snapshot.get(&rows, "").map(drop)] {
+        let error = error.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
     }
     // A bound of a range may be longer than any row's key.
     txn.put(&rows, "k", "v").unwrap();
@@ -98,21 +98,24 @@ fn every_error_agrees_with_what_a_reopened_store_shows() {
                     let snapshot = store.snapshot().unwrap();
                     let found = ["a", "b"].map(|key| snapshot.contains_key(&rows, key).unwrap());
                     assert!(found[0] == found[1] && snapshot.contains_key(&rows, "before").unwrap(), "{case}");
-                    let Err(why) = answer else { continue };
-                    match why.kind() {
+                    let Err(error) = answer else { continue };
+                    match error.kind() {
                         ErrorKind::Closed(_) => {
                             closed += 1;
-                            assert!(!found[0] && !still_works && !why.to_string().contains(may_have), "{case}: {why}");
+                            assert!(
+                                !found[0] && !still_works && !error.to_string().contains(may_have),
+                                "{case}: {error}"
+                            );
                         }
                         ErrorKind::Undetermined(_) => {
                             undetermined += 1;
                             committed_after_all += u32::from(found[0]);
-                            assert!(!still_works && why.to_string().contains(may_have), "{case}: {why}");
+                            assert!(!still_works && error.to_string().contains(may_have), "{case}: {error}");
                         }
                         other => panic!("{case}: {other:?}"),
                     }
                     let failed = "the store has failed and must be reopened: the engine failed:";
-                    assert!(why.to_string().contains(failed), "{why}");
+                    assert!(error.to_string().contains(failed), "{error}");
                 }
             }
         }
@@ -167,10 +170,10 @@ fn a_lost_primary_lock_is_a_conflict_that_names_the_row() {
     let change = RowChange { lock: CellChange::Delete, ..RowChange::new(row.clone(), txn.start_ts()) };
     memory.exclusive_engine().apply(&[vec![change].into()]).unwrap();
     let read_ts = txn.read_ts();
-    let why = txn.commit().unwrap_err();
-    let conflict = why.conflict().expect("no conflict");
+    let error = txn.commit().unwrap_err();
+    let conflict = error.conflict().expect("no conflict");
     assert_eq!((&conflict.row, conflict.reason, conflict.read_ts), (&row, ConflictReason::RolledBackByOther, read_ts));
-    assert!(why.is_retryable() && why.to_string().starts_with("conflict: row rows/a was rolled back"), "{why}");
+    assert!(error.is_retryable() && error.to_string().starts_with("conflict: row rows/a was rolled back"), "{error}");
     // The lock on the other row is cleaned up, and the store still works.
     store.transact(|txn| txn.put(&rows, "a", "again")).unwrap();
     assert_eq!(store.snapshot().unwrap().range(&rows, ..).count(), 1);
@@ -180,25 +183,25 @@ fn a_lost_primary_lock_is_a_conflict_that_names_the_row() {
 fn the_error_of_a_failed_sync_names_no_transaction() {
     // The background syncs a buffered commit after half a second. If this thread is delayed for
     // longer, the sync of the background fails first, and `Store::sync` returns `Closed`.
-    let why = (0..10).find_map(|_| {
+    let error = (0..10).find_map(|_| {
         let memory = SimStorage::new();
         let store = Store::builder().durability(Durability::Buffered).open_in_memory(&memory).unwrap();
         let rows = store.keyspace("rows").unwrap();
         store.sync().unwrap();
         memory.fail_sync(1);
         store.transact(|txn| txn.put(&rows, "k", "v")).unwrap();
-        let why = store.sync().unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_)), "{why}");
-        matches!(why.kind(), ErrorKind::Undetermined(_)).then_some(why)
+        let error = store.sync().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_)), "{error}");
+        matches!(error.kind(), ErrorKind::Undetermined(_)).then_some(error)
     });
-    let why = why.expect("the sync of the background was first, ten times");
-    assert!(!why.to_string().contains("transaction"), "{why}");
+    let error = error.expect("the sync of the background was first, ten times");
+    assert!(!error.to_string().contains("transaction"), "{error}");
 }
 
 #[test]
 fn the_error_of_a_failed_open_names_no_transaction() {
     let memory = SimStorage::new();
     memory.fail_sync(1);
-    let Err(why) = Store::builder().open_in_memory(&memory) else { panic!("the store was opened") };
-    assert_eq!(why.to_string(), "the engine failed: the simulated disk has failed to sync");
+    let Err(error) = Store::builder().open_in_memory(&memory) else { panic!("the store was opened") };
+    assert_eq!(error.to_string(), "the engine failed: the simulated disk has failed to sync");
 }

@@ -62,8 +62,8 @@ fn restore(store: &Store, dump: &[u8]) {
 
 fn refused(store: &Store, dump: &[u8], existing: OnExisting, what: &str) {
     let before = content(store);
-    let why = store.restore(dump, existing, |_| ()).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)) && why.to_string().contains(what), "{why}");
+    let error = store.restore(dump, existing, |_| ()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)) && error.to_string().contains(what), "{error}");
     assert_eq!(content(store), before);
 }
 
@@ -153,10 +153,10 @@ fn an_increment_restores_only_onto_its_base() {
     let foreign = after(&other.snapshot().unwrap(), &elsewhere);
     refused(&copy, &foreign, OnExisting::Replace, "another store");
     let follows = DumpOptions::default().since(DumpHeader::read(second.as_slice()).unwrap());
-    let why = other.snapshot().unwrap().dump_with(follows, Vec::new(), |_| ()).unwrap_err();
+    let error = other.snapshot().unwrap().dump_with(follows, Vec::new(), |_| ()).unwrap_err();
     assert!(
-        matches!(why.kind(), ErrorKind::InvalidArgument(_)) && why.to_string().contains("not of this store"),
-        "{why}"
+        matches!(error.kind(), ErrorKind::InvalidArgument(_)) && error.to_string().contains("not of this store"),
+        "{error}"
     );
 
     // A full dump starts a new chain, but a dump without a store id starts none.
@@ -176,23 +176,23 @@ fn an_increment_needs_history_back_to_its_base() {
     let store = Store::builder().open_in_memory(&memory).unwrap();
     put(&store, "rows", &[("a", "1")]);
     let before = store.snapshot().unwrap().read_ts();
-    let why = |store: &Store, since: DumpBase| {
+    let error = |store: &Store, since: DumpBase| {
         let options = DumpOptions::default().since(since);
         let mut dump = Vec::new();
-        let why = store.snapshot().unwrap().dump_with(options, &mut dump, |_| ()).unwrap_err();
+        let error = store.snapshot().unwrap().dump_with(options, &mut dump, |_| ()).unwrap_err();
         assert!(dump.is_empty());
-        why
+        error
     };
-    let none = why(&store, before.into());
+    let none = error(&store, before.into());
     assert!(matches!(none.kind(), ErrorKind::InvalidArgument(_)) && none.to_string().contains("no history"), "{none}");
     store.close().unwrap();
     let store = Store::builder().history_retention(HISTORY).open_in_memory(&memory).unwrap();
-    let old = why(&store, before.into());
+    let old = error(&store, before.into());
     assert!(
         matches!(old.kind(), ErrorKind::SnapshotTooOld(_)) && old.to_string().contains("history, which begins at"),
         "{old}"
     );
-    let late = why(&store, Timestamp::MAX.into());
+    let late = error(&store, Timestamp::MAX.into());
     assert!(
         matches!(late.kind(), ErrorKind::InvalidArgument(_)) && late.to_string().contains("after the snapshot"),
         "{late}"
@@ -268,8 +268,8 @@ fn a_keyspace_dropped_by_an_increment_ends_its_handles() {
     let mut open = copy.begin().unwrap();
     open.put(&goes, "b", "2").unwrap();
     restore(&copy, &increment);
-    for why in [open.commit().unwrap_err(), copy.transact(|txn| txn.put(&goes, "c", "3")).unwrap_err()] {
-        assert_eq!(*why.kind(), ErrorKind::KeyspaceNotFound("goes".into()), "{why}");
+    for error in [open.commit().unwrap_err(), copy.transact(|txn| txn.put(&goes, "c", "3")).unwrap_err()] {
+        assert_eq!(*error.kind(), ErrorKind::KeyspaceNotFound("goes".into()), "{error}");
     }
 }
 
@@ -312,7 +312,7 @@ fn a_rename_during_the_restore_of_an_increment_conflicts() {
         }
     };
     copy.restore(increment.as_slice(), OnExisting::Fail, rename).unwrap();
-    let refused = |rename: &percolite::Result<()>| rename.as_ref().is_err_and(|why| why.conflict().is_some());
+    let refused = |rename: &percolite::Result<()>| rename.as_ref().is_err_and(|error| error.conflict().is_some());
     assert!(renames.last().is_some_and(refused), "{renames:?}");
     assert_eq!(content(&copy), content(&store));
 }
@@ -356,8 +356,8 @@ fn a_failed_increment_changes_nothing_and_can_be_repeated() {
     for row in [0_u32, 19_999] {
         let mut locking = copy.begin().unwrap();
         locking.put(&copy.existing_keyspace("rows").unwrap(), row.to_be_bytes(), [1; 2000]).unwrap();
-        let why = copy.restore(increment.as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
-        assert!(why.conflict().unwrap().read_ts <= copy.snapshot().unwrap().read_ts(), "{why}");
+        let error = copy.restore(increment.as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
+        assert!(error.conflict().unwrap().read_ts <= copy.snapshot().unwrap().read_ts(), "{error}");
         drop(locking);
         assert_eq!(content(&copy), before);
     }
@@ -369,8 +369,8 @@ fn a_failed_increment_changes_nothing_and_can_be_repeated() {
         assert_eq!(content(&copy), before);
     }
     for length in [increment.len() - 1, increment.len() / 2, 40] {
-        let why = copy.restore(&increment[..length], OnExisting::Fail, |_| ()).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
+        let error = copy.restore(&increment[..length], OnExisting::Fail, |_| ()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{error}");
         assert_eq!(content(&copy), before);
     }
     restore(&copy, &increment);

@@ -42,8 +42,8 @@ fn fingerprint(refusal: &Error) -> u64 {
 }
 
 fn refused(builder: Builder, path: &Path) -> Error {
-    let Err(why) = builder.open(path) else { panic!("the store was opened") };
-    why
+    let Err(error) = builder.open(path) else { panic!("the store was opened") };
+    error
 }
 
 /// The number of commits that are there. They must be the first ones, without a gap.
@@ -63,10 +63,10 @@ fn lost_commits_need_the_fingerprint_to_open() {
     damage_in_the_middle(&path);
     let (damaged, segment) = (state(&path), segment(&path));
     let was = fs::read(&segment).unwrap();
-    let why = refused(small(), &path);
-    let accepted = fingerprint(&why);
+    let error = refused(small(), &path);
+    let accepted = fingerprint(&error);
     for way in ["backup", "Builder::repair", "were durable and cannot be read"] {
-        assert!(why.to_string().contains(way), "{why}");
+        assert!(error.to_string().contains(way), "{error}");
     }
     assert_eq!(fingerprint(&refused(small().read_only(true), &path)), accepted);
     assert_eq!(fingerprint(&refused(small().accept_data_loss(accepted ^ 1), &path)), accepted);
@@ -136,7 +136,7 @@ fn damage_to_any_frame_of_a_closed_log_is_detected() {
         assert_eq!(opened.is_ok(), opens, "byte {place}");
         match opened {
             Ok(store) => assert_eq!(prefix(&store), COMMITS),
-            Err(why) => assert!(fingerprint(&why) > 0),
+            Err(error) => assert!(fingerprint(&error) > 0),
         }
     }
 }
@@ -181,7 +181,7 @@ fn a_torn_tail_after_a_crash_is_no_data_loss() {
             // One page was not written, although later ones were.
             _ => bytes[cut..].iter_mut().take(4096).for_each(|byte| *byte = 0),
         });
-        let store = small().open(copy.path()).unwrap_or_else(|why| panic!("cut at {cut}: {why}"));
+        let store = small().open(copy.path()).unwrap_or_else(|error| panic!("cut at {cut}: {error}"));
         let there = prefix(&store);
         assert!(there >= found && store.data_losses().is_empty(), "cut at {cut}: {there}");
         found = there;
@@ -207,9 +207,9 @@ fn a_dump_of_lost_commits_is_no_base_for_an_increment() {
     let refusal = || {
         let store = history().accept_data_loss(accepted).open(&path).unwrap();
         let since = DumpOptions::default().since(DumpHeader::read(dump.as_slice()).unwrap());
-        let why = store.snapshot().unwrap().dump_with(since, Vec::new(), |_| ()).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-        why.to_string()
+        let error = store.snapshot().unwrap().dump_with(since, Vec::new(), |_| ()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
+        error.to_string()
     };
     let before = refusal();
     let kept = files(&path, "lost-");

@@ -16,8 +16,8 @@ fn small() -> Builder {
 }
 
 fn refused(path: impl AsRef<Path>) -> Error {
-    let Err(why) = small().open(path) else { panic!("the store was opened") };
-    why
+    let Err(error) = small().open(path) else { panic!("the store was opened") };
+    error
 }
 
 fn listing(path: &Path) -> Vec<(String, Vec<u8>)> {
@@ -42,9 +42,9 @@ fn a_marker_without_tables_is_corruption() {
     fill(store.path());
     fs::copy(store.path().join(MARKER), directory.path().join(MARKER)).unwrap();
     let before = listing(directory.path());
-    let why = refused(directory.path());
-    assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
-    assert!(why.to_string().contains("but no tables"), "{why}");
+    let error = refused(directory.path());
+    assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{error}");
+    assert!(error.to_string().contains("but no tables"), "{error}");
     assert_eq!(listing(directory.path()), before);
 }
 
@@ -81,14 +81,14 @@ fn another_format_is_refused_and_the_store_is_unchanged() {
         fs::write(directory.path().join(MARKER), marker).unwrap();
         let before = state(directory.path());
         let elsewhere = tempfile::tempdir().unwrap();
-        for why in [
+        for error in [
             refused(directory.path()),
             small().read_only(true).open(directory.path()).map(drop).unwrap_err(),
             small().repair(directory.path(), elsewhere.path().join("repaired"), |_| ()).unwrap_err(),
         ] {
             assert!(
-                matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)) && why.to_string().contains(reason),
-                "{why}"
+                matches!(error.kind(), ErrorKind::UnrecognizedFormat(_)) && error.to_string().contains(reason),
+                "{error}"
             );
         }
         assert!(state(directory.path()) == before, "{marker}");
@@ -103,10 +103,11 @@ fn a_log_of_another_store_is_refused() {
     fill(&other);
     fs::remove_dir_all(one.join("wal")).unwrap();
     copy_directory(&other.join("wal"), &one.join("wal"));
-    let why = refused(&one);
+    let error = refused(&one);
     assert!(
-        matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)) && why.to_string().contains("belongs to another store"),
-        "{why}"
+        matches!(error.kind(), ErrorKind::UnrecognizedFormat(_))
+            && error.to_string().contains("belongs to another store"),
+        "{error}"
     );
 }
 
@@ -142,8 +143,8 @@ fn a_store_with_missing_files_is_not_opened_as_empty() {
         for file in files(directory.path(), lost) {
             fs::remove_file(file).unwrap();
         }
-        let why = refused(directory.path());
-        assert!(matches!(why.kind(), ErrorKind::Corruption(_) | ErrorKind::Io(_)), "{lost}: {why}");
+        let error = refused(directory.path());
+        assert!(matches!(error.kind(), ErrorKind::Corruption(_) | ErrorKind::Io(_)), "{lost}: {error}");
     }
 }
 
@@ -155,8 +156,8 @@ fn a_torn_last_manifest_record_is_dropped() {
     }
     tear_manifest(directory.path());
     let torn = state(directory.path());
-    let why = small().read_only(true).open(directory.path()).map(drop).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Io(_)) && why.to_string().contains("a power cut"), "{why}");
+    let error = small().read_only(true).open(directory.path()).map(drop).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("a power cut"), "{error}");
     assert_eq!(state(directory.path()), torn, "a read-only open changed the directory");
 
     let store = small().open(directory.path()).unwrap();
@@ -195,9 +196,9 @@ fn a_damaged_manifest_record_deletes_no_table() {
         });
         match small().open(directory.path()) {
             Ok(store) => assert_eq!(value(&store).as_deref(), Some(&b"in tables alone"[..]), "{back}"),
-            Err(why) => {
-                assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{back}: {why}");
-                assert_eq!(tables(), before, "{back}: {why}");
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{back}: {error}");
+                assert_eq!(tables(), before, "{back}: {error}");
                 let repaired = other.path().join("repaired");
                 small().repair(directory.path(), &repaired, |_| ()).unwrap();
                 let store = small().open(repaired).unwrap();
@@ -232,8 +233,8 @@ fn an_unfinished_marker_deletes_no_foreign_file() {
             fs::write(directory.path().join(name), "x").unwrap();
         }
         let before = listing(directory.path());
-        let why = refused(directory.path());
-        assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{why}");
+        let error = refused(directory.path());
+        assert!(matches!(error.kind(), ErrorKind::UnrecognizedFormat(_)), "{error}");
         assert_eq!(listing(directory.path()), before);
         assert!(names.iter().all(|name| directory.path().join(name).exists()));
     }
@@ -249,8 +250,8 @@ fn concurrent_creators_get_already_open() {
             together.wait();
             (0..200).find_map(|_| match small().open(&path) {
                 Ok(store) => Some(store.close()),
-                Err(why) => {
-                    assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)), "{why}");
+                Err(error) => {
+                    assert!(matches!(error.kind(), ErrorKind::AlreadyOpen(_)), "{error}");
                     std::thread::sleep(std::time::Duration::from_millis(1));
                     None
                 }
@@ -279,20 +280,20 @@ fn an_invalid_marker_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let marker = directory.path().join(MARKER);
     fs::write(&marker, b"\xff\xfe").unwrap();
-    let why = refused(directory.path());
-    assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{why}");
-    assert!(why.to_string().contains(marker.to_str().unwrap()), "{why}");
+    let error = refused(directory.path());
+    assert!(matches!(error.kind(), ErrorKind::UnrecognizedFormat(_)), "{error}");
+    assert!(error.to_string().contains(marker.to_str().unwrap()), "{error}");
     fs::remove_file(&marker).unwrap();
     fs::create_dir(&marker).unwrap();
-    let why = refused(directory.path());
-    assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{why}");
-    assert!(why.to_string().contains(marker.to_str().unwrap()), "{why}");
+    let error = refused(directory.path());
+    assert!(matches!(error.kind(), ErrorKind::UnrecognizedFormat(_)), "{error}");
+    assert!(error.to_string().contains(marker.to_str().unwrap()), "{error}");
 }
 
 #[test]
 fn a_path_that_is_no_directory_is_refused_with_the_reason() {
-    let why = refused("");
-    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+    let error = refused("");
+    assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
     let directory = tempfile::tempdir().unwrap();
     let (file, link) = (directory.path().join("file"), directory.path().join("link"));
     fs::write(&file, "x").unwrap();

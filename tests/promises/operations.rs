@@ -21,8 +21,8 @@ fn names(snapshot: &Snapshot) -> Vec<String> {
     snapshot.keyspaces().unwrap().iter().map(|keyspace| keyspace.name().to_owned()).collect()
 }
 
-fn is_missing(why: &Error, name: &str) -> bool {
-    *why.kind() == ErrorKind::KeyspaceNotFound(name.into())
+fn is_missing(error: &Error, name: &str) -> bool {
+    *error.kind() == ErrorKind::KeyspaceNotFound(name.into())
 }
 
 #[test]
@@ -56,11 +56,11 @@ fn a_rename_changes_only_the_name_of_a_keyspace() {
     store.drop_keyspace("lines").unwrap();
     for handle in [&rows, &renamed] {
         assert_eq!((keys(&before, handle).len(), keys(&after, handle).len()), (3, 6));
-        let why = store.snapshot().unwrap().get(handle, [0]).unwrap_err();
-        assert!(is_missing(&why, handle.name()), "{why}");
+        let error = store.snapshot().unwrap().get(handle, [0]).unwrap_err();
+        assert!(is_missing(&error, handle.name()), "{error}");
     }
-    let why = store.transact(|txn| txn.put(&rows, [1], "")).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)), "{why}");
+    let error = store.transact(|txn| txn.put(&rows, [1], "")).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::KeyspaceNotFound(_)), "{error}");
     drop((before, after, past));
     store.close().unwrap();
     let store = Store::builder().open_in_memory(&memory).unwrap();
@@ -73,8 +73,8 @@ fn an_invalid_rename_is_refused() {
     let (store, _) = with_rows(1);
     store.keyspace("other").unwrap();
     for to in ["other", "rows", "", "a\nb"] {
-        let why = store.rename_keyspace("rows", to).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+        let error = store.rename_keyspace("rows", to).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
     }
     assert!(is_missing(&store.rename_keyspace("none", "some").unwrap_err(), "none"));
     assert_eq!(store.keyspace_names().unwrap(), ["other", "rows"]);
@@ -98,7 +98,7 @@ fn concurrent_rename_drop_and_create_lose_no_row() {
                 store.transact(|txn| txn.put(&rows, [round], "it goes on")).unwrap();
                 store.drop_keyspace("b").unwrap();
             }
-            Err(why) => assert!(is_missing(&why, "a"), "{why}"),
+            Err(error) => assert!(is_missing(&error, "a"), "{error}"),
         }
         assert!(store.keyspace_names().unwrap().is_empty());
     }
@@ -111,8 +111,8 @@ fn a_truncate_is_seen_by_later_snapshots_only() {
     under_way.put(&old, [7], "under way").unwrap();
     let new = store.truncate_keyspace("rows").unwrap();
     assert_eq!((new.name(), store.keyspace_names().unwrap()), ("rows", vec!["rows".into()]));
-    let why = under_way.commit().unwrap_err();
-    assert!(is_missing(&why, "rows"), "{why}");
+    let error = under_way.commit().unwrap_err();
+    assert!(is_missing(&error, "rows"), "{error}");
     store.transact(|txn| txn.put(&new, [9], "new")).unwrap();
     let after = store.snapshot().unwrap();
     assert_eq!((keys(&before, &old).len(), keys(&after, &new)), (200, vec![9]));
@@ -153,8 +153,8 @@ fn a_range_delete_is_atomic_and_deletes_what_was_read() {
     let mut txn = store.begin().unwrap();
     txn.delete_range(&rows, ..).unwrap();
     store.transact(|txn| txn.put(&rows, [6], "first")).unwrap();
-    let why = txn.commit().unwrap_err();
-    assert_eq!(why.conflict().unwrap().row.user_key(), [6]);
+    let error = txn.commit().unwrap_err();
+    assert_eq!(error.conflict().unwrap().row.user_key(), [6]);
     assert_eq!(keys(&store.snapshot().unwrap(), &rows).len(), 7);
 }
 
@@ -228,8 +228,8 @@ mod on_disk {
         let stats = store.engine_stats().unwrap();
         let written = stats.columns.iter().find(|column| column.column == Column::Data).unwrap();
         assert!(written.sst_bytes > 20 << 20 && written.sst_files > 0 && written.estimated_keys >= 4096, "{stats:?}");
-        let why = Store::in_memory().unwrap().engine_stats().unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+        let error = Store::in_memory().unwrap().engine_stats().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
     }
 
     #[test]

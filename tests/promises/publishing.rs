@@ -116,9 +116,9 @@ fn an_unreadable_status_file_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let refused = |document: &str| {
         fs::write(directory.path().join("STATUS"), document).unwrap();
-        let why = StoreStatus::read_from(directory.path()).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::Io(_)), "{why}");
-        why.to_string()
+        let error = StoreStatus::read_from(directory.path()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+        error.to_string()
     };
     for torn in ["", "{", "{}", "\0\0\0\0", "{\"format_version\": 1}"] {
         refused(torn);

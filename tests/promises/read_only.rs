@@ -70,9 +70,9 @@ fn writes_to_a_read_only_store_are_refused() {
         store.drop_keyspace("rows").unwrap_err(),
         store.resolve_orphan_locks().unwrap_err(),
     ];
-    for why in refusals {
-        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-        assert!(why.to_string().contains("read-only"), "{why}");
+    for error in refusals {
+        assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
+        assert!(error.to_string().contains("read-only"), "{error}");
     }
     let read = store.transact(|txn| txn.get(&rows, "a")).unwrap();
     assert_eq!(read.as_deref(), Some(&b"old"[..]));
@@ -84,12 +84,15 @@ fn readers_share_a_store_and_exclude_a_writer() {
     leave_locks(directory.path(), false);
     let readers =
         [read_only_builder().open(directory.path()).unwrap(), read_only_builder().open(directory.path()).unwrap()];
-    let Err(why) = small().open(directory.path()) else { panic!("opened beside readers") };
-    assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)), "{why}");
+    let Err(error) = small().open(directory.path()) else { panic!("opened beside readers") };
+    assert!(matches!(error.kind(), ErrorKind::AlreadyOpen(_)), "{error}");
     drop(readers);
     let _writer = small().open(directory.path()).unwrap();
-    let Err(why) = read_only_builder().open(directory.path()) else { panic!("opened beside a writer") };
-    assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)) && why.to_string().contains("open for writing"), "{why}");
+    let Err(error) = read_only_builder().open(directory.path()) else { panic!("opened beside a writer") };
+    assert!(
+        matches!(error.kind(), ErrorKind::AlreadyOpen(_)) && error.to_string().contains("open for writing"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -106,8 +109,8 @@ fn a_read_only_open_creates_nothing() {
         (file, "is a file, not a directory"),
     ];
     for (path, reason) in cases {
-        let Err(why) = read_only_builder().open(&path) else { panic!("opened {}", path.display()) };
-        assert!(why.to_string().contains(reason), "{}: {why}", path.display());
+        let Err(error) = read_only_builder().open(&path) else { panic!("opened {}", path.display()) };
+        assert!(error.to_string().contains(reason), "{}: {error}", path.display());
     }
     assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
     assert!(!directory.path().join("missing").exists());

@@ -158,8 +158,8 @@ fn a_manifest_that_hangs_rocksdb_is_ignored() {
             let second = 7 + usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
             bytes[second + 6] = 5;
         });
-        let why = small().open(directory).map(drop).unwrap_err().to_string();
-        assert!(why.contains("of a type that is never written"), "{why}");
+        let error = small().open(directory).map(drop).unwrap_err().to_string();
+        assert!(error.contains("of a type that is never written"), "{error}");
     });
     assert!(repaired.losses[0].message.contains("rebuilt from their files"), "{:?}", repaired.losses);
     assert!(after == before);

@@ -156,8 +156,8 @@ fn a_read_on_a_closed_store_returns_closed() {
         store.prefix(&rows, "k").map(drop),
     ];
     for (call, refused) in refusals.into_iter().enumerate() {
-        let why = refused.unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::Closed(_)), "call {call}: {why}");
+        let error = refused.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Closed(_)), "call {call}: {error}");
     }
 }
 

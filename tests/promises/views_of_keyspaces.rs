@@ -19,7 +19,7 @@ fn parts(row: percolite::Result<Row>) -> percolite::Result<(Vec<u8>, Value)> {
 /// Reads the keyspace with each reading call; all calls must agree. Returns the rows or the kind of
 /// the error.
 fn answer(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<Rows, ErrorKind> {
-    let kind = |why: Error| why.kind().clone();
+    let kind = |error: Error| error.kind().clone();
     let scanned: Result<Rows, _> = snapshot.range(keyspace, ..).map(parts).collect::<Result<_, _>>().map_err(kind);
     let prefixed: Result<Rows, _> =
         snapshot.prefix(keyspace, "").rev().map(parts).collect::<Result<_, _>>().map_err(kind);
@@ -37,12 +37,12 @@ fn answer_of_txn(store: &Store, keyspace: &Keyspace) -> impl Fn() -> Result<Rows
     let (txn, keyspace) = (store.begin().unwrap(), keyspace.clone());
     move || {
         let rows: Result<Rows, Error> = txn.range(&keyspace, ..).map(parts).collect();
-        let value = txn.get(&keyspace, "k").map_err(|why| why.kind().clone());
+        let value = txn.get(&keyspace, "k").map_err(|error| error.kind().clone());
         assert_eq!(
             value,
-            txn.multi_get(&keyspace, ["k"]).map(|mut all| all.remove(0)).map_err(|why| why.kind().clone())
+            txn.multi_get(&keyspace, ["k"]).map(|mut all| all.remove(0)).map_err(|error| error.kind().clone())
         );
-        let rows = rows.map_err(|why| why.kind().clone());
+        let rows = rows.map_err(|error| error.kind().clone());
         assert_eq!(rows.clone().map(|rows| rows.get(&b"k"[..]).cloned()), value);
         rows
     }
@@ -107,10 +107,10 @@ fn a_keyspace_is_empty_until_its_restore_has_finished() {
             break;
         }
         assert_eq!(txn.get(&rows, "k").unwrap(), None);
-        let why = txn.put(&rows, "k", "mine").unwrap_err();
-        assert!(why.is_retryable() && why.to_string().contains("row rows/k was committed at"), "{why}");
-        let why = txn.get_for_update(&rows, "k").unwrap_err();
-        assert!(why.is_retryable(), "{why}");
+        let error = txn.put(&rows, "k", "mine").unwrap_err();
+        assert!(error.is_retryable() && error.to_string().contains("row rows/k was committed at"), "{error}");
+        let error = txn.get_for_update(&rows, "k").unwrap_err();
+        assert!(error.is_retryable(), "{error}");
         drop(txn);
         assert_eq!(answer(&store.snapshot().unwrap(), &rows), one("v"));
         store.drop_keyspace("rows").unwrap();
@@ -139,8 +139,8 @@ fn a_keyspace_is_empty_until_its_increment_has_finished() {
     assert_eq!(restored, 1, "no row was restored yet");
     let rows = store.existing_keyspace("rows").unwrap();
     assert_eq!(answer(&during, &rows), Ok(Rows::new()));
-    let why = txn.put(&rows, "k", "mine").unwrap_err();
-    assert!(why.is_retryable(), "{why}");
+    let error = txn.put(&rows, "k", "mine").unwrap_err();
+    assert!(error.is_retryable(), "{error}");
     assert_eq!(answer(&store.snapshot().unwrap(), &rows), one("v"));
     store.drop_keyspace("rows").unwrap();
     assert_eq!(answer(&during, &rows), Ok(Rows::new()));
@@ -273,7 +273,7 @@ impl Run {
             }
             Step::Drop(number) => match self.store.drop_keyspace(&name(number)) {
                 Ok(()) => self.dropped(&name(number)),
-                Err(why) => assert!(!self.names.contains_key(&name(number)), "{why}"),
+                Err(error) => assert!(!self.names.contains_key(&name(number)), "{error}"),
             },
             Step::Truncate(number) => {
                 let Ok(handle) = self.store.truncate_keyspace(&name(number)) else { return };
@@ -300,8 +300,8 @@ impl Run {
                 let txn = store.begin().unwrap();
                 let rows = move |keyspace: &Keyspace| {
                     let rows: Result<Rows, Error> = txn.range(keyspace, ..).map(parts).collect();
-                    let rows = rows.map_err(|why| why.kind().clone());
-                    let value = txn.get(keyspace, "k").map_err(|why| why.kind().clone());
+                    let rows = rows.map_err(|error| error.kind().clone());
+                    let value = txn.get(keyspace, "k").map_err(|error| error.kind().clone());
                     assert_eq!(rows.clone().map(|rows| rows.get(&b"k"[..]).cloned()), value);
                     rows
                 };

@@ -167,8 +167,8 @@ fn a_nested_call_does_not_wait_long_for_its_caller() {
     store
         .transact(|outer| {
             outer.put(&rows, "k", "outer")?;
-            let why = store.transact(|inner| inner.put(&rows, "k", "inner")).unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::RetriesExhausted { attempts: 1000, .. }), "{why}");
+            let error = store.transact(|inner| inner.put(&rows, "k", "inner")).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::RetriesExhausted { attempts: 1000, .. }), "{error}");
             Ok::<_, percolite::Error>(())
         })
         .unwrap();

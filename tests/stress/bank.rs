@@ -177,14 +177,14 @@ impl Session {
             match done {
                 Ok(()) => return,
                 // An I/O error means that nothing was committed.
-                Err(why) if matches!(why.kind(), ErrorKind::Io(_)) => {}
-                Err(why) if matches!(why.kind(), ErrorKind::Undetermined(_)) => {
+                Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Undetermined(_)) => {
                     let snapshot = insist(|| tables.store.snapshot());
                     if counts(&snapshot, &tables.sessions)[self.own] == transfer {
                         return;
                     }
                 }
-                Err(why) => panic!("{why}"),
+                Err(error) => panic!("{error}"),
             }
         }
     }

@@ -79,8 +79,8 @@ pub fn insist<T>(mut work: impl FnMut() -> Result<T>) -> T {
     for _ in 0..10_000 {
         match work() {
             Ok(answer) => return answer,
-            Err(why) if matches!(why.kind(), ErrorKind::Io(_)) => {}
-            Err(why) => panic!("{why}"),
+            Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => {}
+            Err(error) => panic!("{error}"),
         }
     }
     panic!("ten thousand calls failed")

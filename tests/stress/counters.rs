@@ -122,8 +122,8 @@ fn count(run: &Run, home: &Home, increments: u64) {
                         let before = loop {
                             match tables.increment(counter as u8, thread, &mut dice) {
                                 Ok(before) => break before,
-                                Err(why) if matches!(why.kind(), ErrorKind::Io(_)) => {}
-                                Err(why) => panic!("{why}"),
+                                Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => {}
+                                Err(error) => panic!("{error}"),
                             }
                         };
                         assert!(seen[counter].is_none_or(|last| before > last), "a counter has decreased");

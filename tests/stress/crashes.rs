@@ -151,11 +151,11 @@ fn work(tables: &Tables, own: usize, session: &mut Session, mut dice: Dice, star
                     started.store(true, Ordering::Relaxed);
                     break;
                 }
-                Err(why) if why.is_retryable() => {}
-                Err(why) => {
+                Err(error) if error.is_retryable() => {}
+                Err(error) => {
                     let is_power_cut =
-                        matches!(why.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_) | ErrorKind::Io(_));
-                    assert!(is_power_cut, "{why}");
+                        matches!(error.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_) | ErrorKind::Io(_));
+                    assert!(is_power_cut, "{error}");
                     return;
                 }
             }

@@ -97,7 +97,7 @@ impl Shared {
         });
         match done {
             Ok(()) => assert!(!was_dropped, "a commit into a keyspace that was dropped before it began"),
-            Err(why) => assert!(matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)), "{why}"),
+            Err(error) => assert!(matches!(error.kind(), ErrorKind::KeyspaceNotFound(_)), "{error}"),
         }
     }
 
@@ -113,7 +113,7 @@ impl Shared {
                     assert!(txn.put(&keyspace, "late", "").is_err(), "a put into a dropped keyspace");
                 }
                 // The drop may conflict with the creation of a keyspace.
-                Err(why) => assert!(why.is_retryable(), "{why}"),
+                Err(error) => assert!(error.is_retryable(), "{error}"),
             }
             std::thread::sleep(Duration::from_micros(dice.below(3000) as u64));
         }
@@ -126,8 +126,8 @@ impl Shared {
             let snapshot = self.store.snapshot().unwrap();
             // The first read may fail if the keyspace is being dropped. If it succeeds, this
             // snapshot can always read the keyspace.
-            if let Err(why) = snapshot.get(&keyspace, "any") {
-                assert!(matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)), "{why}");
+            if let Err(error) = snapshot.get(&keyspace, "any") {
+                assert!(matches!(error.kind(), ErrorKind::KeyspaceNotFound(_)), "{error}");
                 assert!(self.dropping.lock().unwrap().contains(&keyspace.id()), "not found before its drop began");
                 continue;
             }

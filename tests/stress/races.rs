@@ -174,7 +174,7 @@ fn a_commit_that_finishes_late_hides_no_conflict() {
         second.put(&rows, "a", "second").unwrap();
         first.commit().unwrap();
         slow.finish().unwrap();
-        assert!(second.commit().is_err_and(|why| why.is_retryable()), "an update is lost");
+        assert!(second.commit().is_err_and(|error| error.is_retryable()), "an update is lost");
     });
 }
 
@@ -317,7 +317,7 @@ fn gc_hides_no_conflict_of_an_old_transaction() {
     put("another");
     // Time for many rounds of GC.
     std::thread::sleep(40 * PARK_MAX);
-    assert!(old.commit().is_err_and(|why| why.is_retryable()), "an update is lost");
+    assert!(old.commit().is_err_and(|error| error.is_retryable()), "an update is lost");
     wait_until("GC removes the other tombstone", || store.stats().gc_tombstones == 2);
 }
 

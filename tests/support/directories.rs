@@ -19,7 +19,7 @@ pub fn copy_directory(from: &Path, to: &Path) {
         }
         match fs::copy(&from, &to) {
             // If the store is open, it may delete a table or segment before it is copied.
-            Err(why) if why.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             copied => drop(copied.unwrap()),
         }
     }

@@ -280,11 +280,11 @@ impl HookedSnapshot {
 }
 
 impl EngineSnapshot for HookedSnapshot {
-    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
+    fn get_cell(&self, column: Column, row: &RowKey, on_cell: OnCell<'_>) -> Result<(), EngineError> {
         if column == Column::Write {
             self.before_read();
         }
-        self.view.get_cell(column, row, see)
+        self.view.get_cell(column, row, on_cell)
     }
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
         self.view.txn_record(row, start_ts)

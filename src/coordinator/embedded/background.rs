@@ -53,7 +53,7 @@ impl BackgroundWorker {
             .pipeline
             .env()
             .spawn("percolite-bg", Box::new(run))
-            .map_err(|why| Error::from(ErrorKind::Io(format!("cannot start a thread: {why}"))))?;
+            .map_err(|error| Error::from(ErrorKind::Io(format!("cannot start a thread: {error}"))))?;
         Ok(Self { waker, stopping, thread: Mutex::new(Some(thread)) })
     }
 
@@ -83,13 +83,13 @@ impl BackgroundWork {
             more |= self.clean_up(stopping);
             if gc.is_running() || env.elapsed() >= next_gc {
                 let collected = gc.page(&self.rows, &self.history);
-                more |= collected.inspect_err(|why| self.log_failure("gc", why)).is_ok() && gc.is_running();
+                more |= collected.inspect_err(|error| self.log_failure("gc", error)).is_ok() && gc.is_running();
                 // Passes are spaced, because every new pass scans the RocksDB tombstones at the
                 // beginning of the GC queue.
                 next_gc = env.elapsed() + IDLE_INTERVAL;
             }
             for (name, task) in &self.tasks {
-                let _ = task().inspect_err(|why| self.log_failure(name, why));
+                let _ = task().inspect_err(|error| self.log_failure(name, error));
             }
             // The flag is checked again: `stop` sets it and then wakes the thread, but a task may
             // have consumed that wake-up.
@@ -109,8 +109,8 @@ impl BackgroundWork {
                 }
                 !page.is_last
             }
-            Err(why) => {
-                self.log_failure("resolve_orphans", &why);
+            Err(error) => {
+                self.log_failure("resolve_orphans", &error);
                 false
             }
         }
@@ -121,7 +121,7 @@ impl BackgroundWork {
         let mut more = false;
         for _ in 0..CLEANUP_PAGES_PER_ROUND {
             // After an error, cleanup goes on in the next round.
-            let page = self.cleanup.page(&self.rows).inspect_err(|why| self.log_failure("cleanup", why));
+            let page = self.cleanup.page(&self.rows).inspect_err(|error| self.log_failure("cleanup", error));
             if !page.unwrap_or(false) || stopping.load(Ordering::Acquire) {
                 break;
             }
@@ -133,9 +133,9 @@ impl BackgroundWork {
     /// Reports an error, since there is no caller to return it to. Once the store is closed or has
     /// failed, nothing is reported.
     #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
-    fn log_failure(&self, task: &str, why: &Error) {
-        if self.rows.pipeline.failure().reason().is_none() && !matches!(why.kind(), ErrorKind::Closed(_)) {
-            event!(WARN, task, error = %why, "background work failed");
+    fn log_failure(&self, task: &str, error: &Error) {
+        if self.rows.pipeline.failure().reason().is_none() && !matches!(error.kind(), ErrorKind::Closed(_)) {
+            event!(WARN, task, error = %error, "background work failed");
         }
     }
 }

@@ -88,7 +88,7 @@ impl EmbeddedCoordinator {
     /// batch also has the versions that it replaces, so it can be far larger than the writes.
     fn commit_one_phase(&self, mut request: CommitRequest<'_>) -> Result<Timestamp> {
         match commit_one_phase(&self.rows, &mut request) {
-            Err(why) if matches!(why.kind(), ErrorKind::TooLarge { .. }) => {
+            Err(error) if matches!(error.kind(), ErrorKind::TooLarge { .. }) => {
                 let CommitRequest { txn, read_ts, writes, durable, conditions, attempt, timer, .. } = request;
                 let mut large = EmbeddedLargeTxn::new(&self.rows, &self.waker, txn, read_ts);
                 large.lock_rows(writes, &conditions, timer)?;
@@ -160,10 +160,10 @@ impl Coordinator for EmbeddedCoordinator {
         // After a failure of the store the lock cannot be resolved, but the status that was read is
         // right.
         if fate == Fate::Orphan
-            && let Err(why) = resolve_lock(&self.rows, row, lock)
+            && let Err(error) = resolve_lock(&self.rows, row, lock)
             && self.pipeline.failure().reason().is_none()
         {
-            return Err(why);
+            return Err(error);
         }
         Ok(committed)
     }
@@ -252,7 +252,7 @@ impl Coordinator for EmbeddedCoordinator {
 
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<()> {
         let deleted = self.pipeline.engine().delete_keyspace(keyspace);
-        deleted.map_err(|why| self.pipeline.failure().poison(why.into()))
+        deleted.map_err(|error| self.pipeline.failure().poison(error.into()))
     }
 
     fn lock_authority(&self) -> Option<Arc<dyn LockAuthority>> {
@@ -288,7 +288,7 @@ impl Coordinator for EmbeddedCoordinator {
         // After a failure, buffered commits may not be durable, and a sync that succeeds now would
         // not prove that they are.
         let synced = match self.pipeline.failure().reason() {
-            Some(why) => Err(ErrorKind::Undetermined(why.into()).into()),
+            Some(error) => Err(ErrorKind::Undetermined(error.into()).into()),
             None => self.sync(None),
         };
         self.pipeline.close();

@@ -56,9 +56,9 @@ fn collect_rows(rows: &Rows, by_row: BTreeMap<RowKey, Vec<Timestamp>>) -> Result
     for (row, replaced_at) in by_row {
         let change = match row_change(&*snapshot, row, replaced_at) {
             Ok(change) => change,
-            Err(why) => {
+            Err(error) => {
                 // One unreadable row must not prevent the GC of the others.
-                damage.get_or_insert(why);
+                damage.get_or_insert(error);
                 continue;
             }
         };
@@ -74,7 +74,7 @@ fn collect_rows(rows: &Rows, by_row: BTreeMap<RowKey, Vec<Timestamp>>) -> Result
         let rest = unconditional.split_off(unconditional.len().min(rows.batch_rows_max()));
         submit(rows, std::mem::replace(&mut unconditional, rest))?;
     }
-    damage.map_or(Ok(()), |why| Err(why.into()))
+    damage.map_or(Ok(()), |error| Err(error.into()))
 }
 
 fn row_change(

@@ -96,7 +96,7 @@ impl History {
         let engine = self.pipeline.engine();
         if next.oldest_ts > retention.oldest_ts && !engine.gc_candidates(None, next.oldest_ts, 1)?.is_empty() {
             if !mutated!(HistoryFloorNotPersisted) {
-                Retention::store(Some(next), engine).map_err(|why| self.pipeline.failure().poison(why.into()))?;
+                Retention::store(Some(next), engine).map_err(|error| self.pipeline.failure().poison(error.into()))?;
             }
             crash_point!(HistoryFloorRaised);
             *kept.retention.lock() = next;

@@ -151,7 +151,7 @@ impl LargeTxn for EmbeddedLargeTxn {
     ) -> Result<Timestamp> {
         let committed = self.commit_primary(conditions, attempt, timer);
         self.is_decided =
-            committed.as_ref().map_or_else(|why| matches!(why.kind(), ErrorKind::Undetermined(_)), |_| true);
+            committed.as_ref().map_or_else(|error| matches!(error.kind(), ErrorKind::Undetermined(_)), |_| true);
         let commit_ts = committed?;
         crash_point!(LargeCommitted);
         self.schedule_cleanup(Some(commit_ts));

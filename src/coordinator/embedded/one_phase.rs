@@ -73,12 +73,12 @@ fn row_change(rows: &Rows, request: &OnePhase<'_>) -> Result<RowChange> {
         let as_read = rows.replaced(row, txn)?;
         match one_phase(&as_read, request) {
             Ok(step) => return Ok(step_change(step, row, txn)),
-            Err(why) => {
+            Err(error) => {
                 let rejection = Rejection::PreconditionFailed(row.clone(), Box::new(as_read));
                 // A conflict is returned as it is, because it names the other transaction. Any
-                // other error is replaced by `why`, which says why the step failed.
+                // other error is replaced by `error`, which says why the step failed.
                 resolve_blocker(rows, rejection, txn, read_ts)
-                    .map_err(|other| if other.is_retryable() { other } else { step_error(row, why, read_ts) })?;
+                    .map_err(|other| if other.is_retryable() { other } else { step_error(row, error, read_ts) })?;
             }
         }
     }

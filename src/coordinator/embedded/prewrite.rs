@@ -83,7 +83,7 @@ fn prewrite_batch(
             // To save a read, the row is assumed to have nothing but the lock `own`, if any. If
             // another lock or a conflicting commit is there, a precondition fails.
             let as_read = RowState { lock: own.cloned(), ..RowState::default() };
-            match prewrite(&as_read, &request).map_err(|why| step_error(row, why, read_ts))? {
+            match prewrite(&as_read, &request).map_err(|error| step_error(row, error, read_ts))? {
                 Step::Apply(change, _) => changes.push(change),
                 Step::Done(_) => {}
             }

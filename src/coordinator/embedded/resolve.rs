@@ -88,7 +88,7 @@ fn status_of_orphan(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<Option<Txn
         Ok(status) => Ok(Some(status)),
         // The sweep has resolved the lock in the meantime, and deleted the transaction's record.
         Err(StepError::BelowSafePoint(_)) if !rows.is_locked_by(row, txn)? => Ok(None),
-        Err(why) => Err(step_error(&primary, why, txn.start_ts)),
+        Err(error) => Err(step_error(&primary, error, txn.start_ts)),
     }
 }
 
@@ -103,7 +103,7 @@ fn apply_status(rows: &Rows, row: &RowKey, lock: &Lock, status: TxnStatus) -> Re
     let keep_old_version = rows.keep_old_versions;
     let request = Resolve { row: row.clone(), txn, status, keep_old_version, record_lock_only: false };
     let done = rows.run_step(row, txn.start_ts, kind, |as_read| resolve(as_read, &request))?;
-    done.map_err(|why| step_error(row, why, txn.start_ts))?;
+    done.map_err(|error| step_error(row, error, txn.start_ts))?;
     if mutated!(ResolveDropsStatus) {
         let deleted = delete_txn_record(lock.primary.clone(), txn.start_ts);
         rows.run_step(row, txn.start_ts, SubmissionKind::NoCommit, |_| Ok(Step::Apply(deleted.clone(), ())))?.ok();

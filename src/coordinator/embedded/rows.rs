@@ -60,7 +60,7 @@ impl Rows {
         if !self.uses_data_column() {
             self.engine()
                 .write_meta(&[(DATA_COLUMN_USED.into(), Some(vec![1]))])
-                .map_err(|why| self.pipeline.failure().poison(why.into()))?;
+                .map_err(|error| self.pipeline.failure().poison(error.into()))?;
             self.data_column_used.store(true, Ordering::Release);
         }
         Ok(())
@@ -96,7 +96,7 @@ impl Rows {
             let (change, answer) = match step(&as_read) {
                 Ok(Step::Apply(change, answer)) => (change, answer),
                 Ok(Step::Done(answer)) => return Ok(Ok(answer)),
-                Err(why) => return Ok(Err(why)),
+                Err(error) => return Ok(Err(error)),
             };
             if self.try_apply(vec![change], kind)? {
                 return Ok(Ok(answer));
@@ -131,7 +131,7 @@ impl Rows {
         let as_locked = RowState { lock: Some(lock.clone()), ..self.replaced(row, txn)? };
         commit(&as_locked, &request)
             .map(|step| step_change(step, row, txn))
-            .map_err(|why| step_error(row, why, commit_ts))
+            .map_err(|error| step_error(row, error, commit_ts))
     }
 
     /// Calls `change` for the first of `locks`, as many as fit one batch but at least one, and

@@ -98,7 +98,7 @@ impl Sweep {
         }
         crash_point!(SafePointBefore);
         let advanced = rows.engine().advance_safe_point(rows.pipeline.fates().first_ts());
-        advanced.map_err(|why| rows.pipeline.failure().poison(why.into()))?;
+        advanced.map_err(|error| rows.pipeline.failure().poison(error.into()))?;
         rows.pipeline.sync().sync_now()?;
         crash_point!(SafePointDurable);
         self.safe_point_is_durable = true;

@@ -66,7 +66,7 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
     });
     let (commit_ts, left) = match committed {
         Ok(committed) => committed,
-        Err(why) => {
+        Err(error) => {
             // A failed pipeline accepts no changes; the next incarnation resolves the locks.
             if rows.pipeline.failure().reason().is_none() {
                 crash_point!(PrewriteConflict if !locks.is_empty());
@@ -74,13 +74,13 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
                 // are left are orphan locks for the next incarnation.
                 let _ = roll_back_prewrites(rows, &locks, txn);
             }
-            return Err(why);
+            return Err(error);
         }
     };
     if !left.is_empty() {
         crash_point!(CommitPrimary);
         commit_secondaries(rows, &this, left, commit_ts)
-            .map_err(|why| rows.pipeline.failure().poison_undetermined(why))?;
+            .map_err(|error| rows.pipeline.failure().poison_undetermined(error))?;
     }
     crash_point!(CommitSecondaries);
     if durable {

@@ -55,7 +55,8 @@ pub struct LockedDir {
 /// Locks the directory for exclusive use. Checks that it is a store of this format or can become
 /// one.
 pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
-    fs::create_dir_all(path).map_err(|why| not_a_directory(path).unwrap_or_else(|| cannot("create", path, &why)))?;
+    fs::create_dir_all(path)
+        .map_err(|error| not_a_directory(path).unwrap_or_else(|| cannot("create", path, &error)))?;
     let (marker, unfinished) = (path.join(MARKER), path.join(MARKER_UNFINISHED));
     loop {
         let is_new = !exists(&marker)?;
@@ -69,9 +70,9 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
         }
         let name = if is_new { &unfinished } else { &marker };
         let opened = OpenOptions::new().read(true).write(true).create(is_new).truncate(false).open(name);
-        let file = opened.map_err(|why| match why.kind() {
+        let file = opened.map_err(|error| match error.kind() {
             ErrorKind::IsADirectory => invalid_marker_error(name),
-            _ => cannot("open", name, &why),
+            _ => cannot("open", name, &error),
         })?;
         let file = match file.try_lock() {
             Ok(()) => StoreLock(file),
@@ -79,7 +80,7 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
                 let what = format!("{} is already open in this or another process", path.display());
                 return Err(EngineError::AlreadyOpen(what));
             }
-            Err(TryLockError::Error(why)) => return Err(cannot("lock", name, &why)),
+            Err(TryLockError::Error(error)) => return Err(cannot("lock", name, &error)),
         };
         if !is_new {
             let identity = check_format(path, &marker, &file.0)?;
@@ -104,8 +105,8 @@ pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
     let marker = path.join(MARKER);
     let file = match File::open(&marker) {
         Ok(file) => file,
-        Err(why) if why.kind() == ErrorKind::NotFound || why.kind() == ErrorKind::NotADirectory => {
-            let other = not_a_directory(path).map(|why| EngineError::NotAStore(why.to_string()));
+        Err(error) if error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::NotADirectory => {
+            let other = not_a_directory(path).map(|error| EngineError::NotAStore(error.to_string()));
             let what = other.unwrap_or_else(|| match path.try_exists() {
                 Ok(true) if path.join(MARKER_UNFINISHED).exists() => {
                     EngineError::NotAStore(format!("the store in {} was never finished: it is empty", path.display()))
@@ -115,7 +116,7 @@ pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
             });
             return Err(what);
         }
-        Err(why) => return Err(cannot("open", &marker, &why)),
+        Err(error) => return Err(cannot("open", &marker, &error)),
     };
     let file = match file.try_lock_shared() {
         Ok(()) => StoreLock(file),
@@ -125,7 +126,7 @@ pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
                 path.display()
             )));
         }
-        Err(TryLockError::Error(why)) => return Err(cannot("lock", &marker, &why)),
+        Err(TryLockError::Error(error)) => return Err(cannot("lock", &marker, &error)),
     };
     let identity = check_format(path, &marker, &file.0)?;
     check_tables_exist(path)?;
@@ -201,7 +202,7 @@ fn write_marker(path: &Path, mut marker: &File, name: &str, identity: u64) -> io
 fn sync_ancestors(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     for (distance, directory) in path.ancestors().skip(1).enumerate() {
         match sync(directory) {
-            Err(why) if distance > 0 && is_tolerated(why.kind()) => {}
+            Err(error) if distance > 0 && is_tolerated(error.kind()) => {}
             synced => synced?,
         }
     }
@@ -211,12 +212,12 @@ fn sync_ancestors(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Re
 /// Whether the sync of a directory above the store's parent directory is allowed to fail with this
 /// error. A directory that this process cannot open or sync was not made for this store, so it
 /// needs no sync.
-fn is_tolerated(why: ErrorKind) -> bool {
-    matches!(why, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::InvalidInput)
+fn is_tolerated(error: ErrorKind) -> bool {
+    matches!(error, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::InvalidInput)
 }
 
 fn exists(file: &Path) -> Result<bool, EngineError> {
-    file.try_exists().map_err(|why| cannot("access", file, &why))
+    file.try_exists().map_err(|error| cannot("access", file, &error))
 }
 
 fn check_tables_exist(path: &Path) -> Result<(), EngineError> {
@@ -267,7 +268,7 @@ fn parse_marker(text: &[u8]) -> Option<MarkerContent<'_>> {
 /// Checks the format and returns the WAL id.
 fn check_format(path: &Path, marker: &Path, file: &File) -> Result<u64, EngineError> {
     let mut text = Vec::new();
-    file.take(MARKER_BYTES_MAX).read_to_end(&mut text).map_err(|why| cannot("read", marker, &why))?;
+    file.take(MARKER_BYTES_MAX).read_to_end(&mut text).map_err(|error| cannot("read", marker, &error))?;
     match parse_marker(&text) {
         Some(MarkerContent::Current(identity)) => Ok(identity),
         Some(MarkerContent::OtherFormat(other)) => Err(format_error(path, &other)),
@@ -281,12 +282,12 @@ fn format_error(path: &Path, other: &OtherFormat<'_>) -> EngineError {
 
 /// Removes the files of an interrupted creation. Fails if there are any other files.
 fn reset_unfinished(path: &Path) -> Result<(), EngineError> {
-    let failed = |why: &io::Error| cannot("list", path, why);
+    let failed = |error: &io::Error| cannot("list", path, error);
     let mut left = Vec::new();
     let (wal, tables) = (path.join(WAL_DIR), path.join(TABLES_DIR));
-    for entry in list(path).map_err(|why| failed(&why))? {
+    for entry in list(path).map_err(|error| failed(&error))? {
         if entry == wal || entry == tables {
-            left.extend(list(&entry).map_err(|why| failed(&why))?);
+            left.extend(list(&entry).map_err(|error| failed(&error))?);
         } else if entry.file_name() != Some(OsStr::new(MARKER_UNFINISHED)) {
             left.push(entry);
         }
@@ -295,9 +296,9 @@ fn reset_unfinished(path: &Path) -> Result<(), EngineError> {
         let what = format!("its creation was interrupted, but {} is not a file of a store", foreign.display());
         return Err(EngineError::NotAStore(format!("{} is not a percolite store: {what}", path.display())));
     }
-    left.iter().try_for_each(|entry| fs::remove_file(entry).map_err(|why| cannot("remove", entry, &why)))?;
+    left.iter().try_for_each(|entry| fs::remove_file(entry).map_err(|error| cannot("remove", entry, &error)))?;
     for directory in [wal, tables].iter().filter(|directory| directory.exists()) {
-        fs::remove_dir(directory).map_err(|why| cannot("remove", directory, &why))?;
+        fs::remove_dir(directory).map_err(|error| cannot("remove", directory, &error))?;
     }
     Ok(())
 }
@@ -309,7 +310,7 @@ fn is_store_file(file: &Path) -> bool {
 }
 
 fn is_empty(path: &Path) -> Result<bool, EngineError> {
-    Ok(list(path).map_err(|why| cannot("list", path, &why))?.is_empty())
+    Ok(list(path).map_err(|error| cannot("list", path, &error))?.is_empty())
 }
 
 fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
@@ -331,8 +332,8 @@ fn invalid_marker_error(marker: &Path) -> EngineError {
     EngineError::NotAStore(format!("{} is not the marker of a percolite store{repair}", marker.display()))
 }
 
-fn cannot(what: &str, path: &Path, why: &io::Error) -> EngineError {
-    EngineError::Io(format!("cannot {what} {}: {why}", path.display()))
+fn cannot(what: &str, path: &Path, error: &io::Error) -> EngineError {
+    EngineError::Io(format!("cannot {what} {}: {error}", path.display()))
 }
 
 #[cfg(test)]

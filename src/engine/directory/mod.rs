@@ -89,7 +89,7 @@ impl DirectoryStorage {
         let (wal, tables) = (path.join(WAL_DIR), path.join(TABLES_DIR));
         if is_new {
             for directory in [&wal, &tables] {
-                std::fs::create_dir(directory).map_err(|why| io_error("create", directory, &why))?;
+                std::fs::create_dir(directory).map_err(|error| io_error("create", directory, &error))?;
             }
         } else {
             remove_stale_options_files(&tables);
@@ -107,7 +107,7 @@ impl DirectoryStorage {
         let lsm = LsmStorage::open(OsDisk::new(&wal), tables, options)?;
         if let Some(marker) = lsm.tables().store_lock().filter(|_| is_new) {
             crash_point!(CreateBefore);
-            commit_marker(path, marker, identity).map_err(|why| io_error("create a store in", path, &why))?;
+            commit_marker(path, marker, identity).map_err(|error| io_error("create a store in", path, &error))?;
         }
         crash_point!(CreateDone);
         Ok(Self { lsm, path: path.to_owned(), accepted_losses: read_accepted_losses(&wal)? })
@@ -125,14 +125,14 @@ impl DirectoryStorage {
     }
 }
 
-fn io_error(what: &str, path: &Path, why: &std::io::Error) -> EngineError {
-    EngineError::Io(format!("cannot {what} {}: {why}", path.display()))
+fn io_error(what: &str, path: &Path, error: &std::io::Error) -> EngineError {
+    EngineError::Io(format!("cannot {what} {}: {error}", path.display()))
 }
 
 /// Reads the accepted data losses, oldest first.
 fn read_accepted_losses(log: &Path) -> Result<Vec<DataLoss>, EngineError> {
     let accepted = wal::accepted_data_losses(&OsDisk::new(log));
-    let mut losses = accepted.map_err(|why| EngineError::Io(format!("cannot read {}: {why}", log.display())))?;
+    let mut losses = accepted.map_err(|error| EngineError::Io(format!("cannot read {}: {error}", log.display())))?;
     losses.sort_by_key(|lost| lost.first_missing);
     let file = |lost: &wal::DataLoss| log.join(format!("lost-{:016x}-{}", lost.fingerprint, lost.segment));
     Ok(losses
@@ -204,22 +204,22 @@ impl Storage for DirectoryStorage {
     /// marker is written last, so that an interrupted copy is not a store.
     fn checkpoint(&self, directory: &Path) -> Result<(), EngineError> {
         let failed =
-            |why: String| EngineError::Io(format!("cannot make a checkpoint in {}: {why}", directory.display()));
+            |reason: String| EngineError::Io(format!("cannot make a checkpoint in {}: {reason}", directory.display()));
         if directory.symlink_metadata().is_ok() {
             return Err(failed("it already exists; a checkpoint needs a new directory".into()));
         }
         let (wal_dir, tables_dir) = (directory.join(WAL_DIR), directory.join(TABLES_DIR));
         let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
         let created = parent.map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::create_dir(directory));
-        created.map_err(|why| failed(why.to_string()))?;
+        created.map_err(|error| failed(error.to_string()))?;
         let copied = self.lsm.with_flushed_tables(|tables, flushed_sequence| {
-            std::fs::create_dir(&wal_dir).map_err(|why| failed(why.to_string()))?;
+            std::fs::create_dir(&wal_dir).map_err(|error| failed(error.to_string()))?;
             tables.checkpoint(&tables_dir, failed)?;
             let wal_id = random();
             wal::create(OsDisk::new(&wal_dir), wal_id, flushed_sequence, random())
-                .map_err(|why| failed(why.to_string()))?;
+                .map_err(|error| failed(error.to_string()))?;
             crash_point!(CheckpointBeforeMarker);
-            commit_checkpoint_marker(directory, wal_id).map_err(|why| failed(why.to_string()))?;
+            commit_checkpoint_marker(directory, wal_id).map_err(|error| failed(error.to_string()))?;
             crash_point!(CheckpointDone);
             Ok(())
         });
@@ -248,7 +248,7 @@ impl Storage for DirectoryStorage {
     fn clear_checkpoint_flag(&self) -> Result<(), EngineError> {
         self.sync()?;
         marker::clear_checkpoint_flag(&self.path)
-            .map_err(|why| io_error("clear the checkpoint flag of", &self.path, &why))
+            .map_err(|error| io_error("clear the checkpoint flag of", &self.path, &error))
     }
 
     fn data_losses(&self) -> Vec<DataLoss> {
@@ -256,6 +256,7 @@ impl Storage for DirectoryStorage {
     }
 
     fn write_status_file(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
-        status_file::write(&self.path, document).map_err(|why| io_error("write the status file in", &self.path, &why))
+        status_file::write(&self.path, document)
+            .map_err(|error| io_error("write the status file in", &self.path, &error))
     }
 }

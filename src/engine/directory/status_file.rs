@@ -20,7 +20,7 @@ const STATUS_BYTES_MAX: u64 = 16 << 20;
 pub fn write(directory: &Path, document: Option<&[u8]>) -> io::Result<()> {
     let (file, unfinished) = (directory.join(STATUS_FILE), directory.join(UNFINISHED));
     let remove_if_exists = |file: &Path| match fs::remove_file(file) {
-        Err(why) if why.kind() != ErrorKind::NotFound => Err(why),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     };
     let Some(document) = document else { return remove_if_exists(&file).and(remove_if_exists(&unfinished)) };
@@ -35,7 +35,7 @@ pub(crate) fn read(directory: &Path) -> Result<Option<Vec<u8>>, EngineError> {
     let mut document = Vec::new();
     match File::open(&path).and_then(|file| file.take(STATUS_BYTES_MAX).read_to_end(&mut document)) {
         Ok(_) => Ok(Some(document)),
-        Err(why) if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-        Err(why) => Err(EngineError::Io(format!("cannot read {}: {why}", path.display()))),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(EngineError::Io(format!("cannot read {}: {error}", path.display()))),
     }
 }

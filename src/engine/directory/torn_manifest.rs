@@ -37,7 +37,7 @@ pub fn truncate_torn_manifest(directory: &Path, setup: RocksOptions, identity: u
     match tried {
         Ok(_) => manifest::truncate(&record),
         Err(EngineError::Corruption(_)) => Ok(()),
-        Err(why) => Err(why),
+        Err(error) => Err(error),
     }
 }
 

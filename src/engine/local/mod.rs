@@ -256,7 +256,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
                 (None, _) => {
                     failed = Some(EngineError::Corruption(format!("History column: malformed history key {key:?}")));
                 }
-                (_, Err(why)) => failed = Some(why),
+                (_, Err(error)) => failed = Some(error),
             }
             let is_full = entries >= limit.min(self.page_limits.cells) || read_bytes >= self.page_limits.bytes;
             if is_full {

@@ -42,13 +42,13 @@ pub struct LocalSnapshot<R> {
 }
 
 impl<R: CellReader> EngineSnapshot for LocalSnapshot<R> {
-    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
-        self.reader.get(column, row.as_bytes(), see).map(drop)
+    fn get_cell(&self, column: Column, row: &RowKey, on_cell: OnCell<'_>) -> Result<(), EngineError> {
+        self.reader.get(column, row.as_bytes(), on_cell).map(drop)
     }
 
-    fn multi_get_cell(&self, column: Column, rows: &[&RowKey], see: OnEachCell<'_>) -> Result<(), EngineError> {
+    fn multi_get_cell(&self, column: Column, rows: &[&RowKey], on_cell: OnEachCell<'_>) -> Result<(), EngineError> {
         let keys: Vec<&[u8]> = rows.iter().map(|row| row.as_bytes()).collect();
-        self.reader.multi_get(column, &keys, see)
+        self.reader.multi_get(column, &keys, on_cell)
     }
 
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
@@ -69,7 +69,7 @@ impl<R: CellReader> EngineSnapshot for LocalSnapshot<R> {
             match decode::<HistoryEntry>(Column::History, key, bytes) {
                 Ok(HistoryEntry::Ended(_)) => return true,
                 Ok(HistoryEntry::Version(version)) => found = Ok(Some(version)),
-                Err(why) => found = Err(why),
+                Err(error) => found = Err(error),
             }
             false
         })?;

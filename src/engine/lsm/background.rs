@@ -44,7 +44,7 @@ impl FlushThread {
             }
         };
         let started = std::thread::Builder::new().name("percolite-flush".into()).spawn(work);
-        let thread = started.map_err(|why| EngineError::Io(format!("cannot start a thread: {why}")))?;
+        let thread = started.map_err(|error| EngineError::Io(format!("cannot start a thread: {error}")))?;
         Ok(Self { thread: Some(thread), stopped })
     }
 
@@ -94,7 +94,7 @@ fn write_noop<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) -
     match appended {
         Ok(None) => Ok(()),
         Ok(Some(_)) => shared.sync(),
-        Err(why) => Err(shared.record_failure(wal_error(why))),
+        Err(error) => Err(shared.record_failure(wal_error(error))),
     }
 }
 

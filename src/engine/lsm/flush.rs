@@ -98,7 +98,7 @@ fn switch_memtable<D: Disk, T: Storage>(
         return Ok(());
     }
     let salt = (writer.next_salt)();
-    writer.wal.rotate(salt).map_err(|why| shared.record_failure(wal_error(why)))?;
+    writer.wal.rotate(salt).map_err(|error| shared.record_failure(wal_error(error)))?;
     let end = writer.wal.last_sequence();
     writer.memtable = MemtableWriter::new(end, path.secrets);
     let mut current = shared.state.lock();
@@ -133,13 +133,13 @@ pub fn flush<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) ->
         shared.tables.sync()?;
         Ok((stripes, shared.tables.snapshot()?))
     });
-    let (stripes, tables) = written.map_err(|why| shared.record_failure(why))?;
+    let (stripes, tables) = written.map_err(|error| shared.record_failure(error))?;
     crash_point!(FlushTablesSynced);
     drop(install_read_state(shared, &stripes, tables, end));
     path.wal
         .remove_segments_upto(end)
         .map(drop)
-        .map_err(|why| shared.record_failure(EngineError::Undetermined(why.to_string())))?;
+        .map_err(|error| shared.record_failure(EngineError::Undetermined(error.to_string())))?;
     crash_point!(FlushSegmentRemoved);
     Ok(())
 }

@@ -48,15 +48,15 @@ enum ReplayError {
 }
 
 impl From<wal::WalError> for ReplayError {
-    fn from(why: wal::WalError) -> Self {
-        Self::Wal(why)
+    fn from(error: wal::WalError) -> Self {
+        Self::Wal(error)
     }
 }
 
 impl From<ReplayError> for EngineError {
-    fn from(why: ReplayError) -> Self {
-        match why {
-            ReplayError::Wal(why) => wal_error(why),
+    fn from(error: ReplayError) -> Self {
+        match error {
+            ReplayError::Wal(error) => wal_error(error),
             ReplayError::Malformed(sequence) => EngineError::Corruption(format!(
                 "frame {sequence} of the write-ahead log has a valid checksum but a malformed payload"
             )),
@@ -88,9 +88,9 @@ fn replay_wal<D: Disk, T: Storage>(
     let mut replayed = MemtableWriter::new(flushed_sequence, secrets);
     let recovered = replay(disk, (wal_id, flushed_sequence, is_new), &mut replayed)?;
     if let Some(part) = describe_partial_flush(tables, recovered.last_sequence())? {
-        let why =
+        let text =
             format!("the write-ahead log is damaged: {part}; restore a backup, or repair the store (Builder::repair)");
-        return Err(EngineError::Corruption(why));
+        return Err(EngineError::Corruption(text));
     }
     Ok((flushed_sequence, replayed, recovered))
 }
@@ -128,11 +128,11 @@ fn replay_salvageable<D: Disk>(
     match replay(disk, (wal_id, from, false), &mut replayed) {
         Ok(recovered) => notes.extend(recovered.data_loss().map(ToString::to_string)),
         // The frames that were read before the error are kept.
-        Err(why @ (ReplayError::Wal(wal::WalError::Io(_)) | ReplayError::Malformed(_))) => {
-            let why = EngineError::from(why);
-            notes.push(format!("{why}: the write-ahead log is replayed up to frame {}", replayed.last_sequence()));
+        Err(error @ (ReplayError::Wal(wal::WalError::Io(_)) | ReplayError::Malformed(_))) => {
+            let error = EngineError::from(error);
+            notes.push(format!("{error}: the write-ahead log is replayed up to frame {}", replayed.last_sequence()));
         }
-        Err(why) => return Err(why.into()),
+        Err(error) => return Err(error.into()),
     }
     Ok(replayed)
 }
@@ -188,12 +188,12 @@ pub fn open_for_salvage<D: Disk, T: Storage>(
     notes: &mut Vec<String>,
 ) -> Result<Shared<D, T>, EngineError> {
     let secrets = RapidSecrets::seed(seed);
-    let flushed_sequence = read_internal_u64(&tables, FLUSHED_SEQUENCE_KEY).unwrap_or_else(|why| {
-        notes.push(why.to_string());
+    let flushed_sequence = read_internal_u64(&tables, FLUSHED_SEQUENCE_KEY).unwrap_or_else(|error| {
+        notes.push(error.to_string());
         0
     });
-    let oldest = wal::oldest_segment(&disk).unwrap_or_else(|why| {
-        notes.push(why.to_string());
+    let oldest = wal::oldest_segment(&disk).unwrap_or_else(|error| {
+        notes.push(error.to_string());
         None
     });
     let replayed = if let Some(oldest) = oldest {
@@ -205,7 +205,7 @@ pub fn open_for_salvage<D: Disk, T: Storage>(
     let end = replayed.last_sequence();
     match describe_partial_flush(&tables, end) {
         Ok(part) => notes.extend(part.map(|part| format!("the write-ahead log is damaged: {part}"))),
-        Err(why) => notes.push(why.to_string()),
+        Err(error) => notes.push(error.to_string()),
     }
     from_replayed(tables, secrets, replayed, (flushed_sequence, end))
 }

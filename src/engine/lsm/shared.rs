@@ -91,13 +91,13 @@ impl<D: Disk, T: Storage> Shared<D, T> {
     }
 
     pub fn ensure_ok(&self) -> Result<(), EngineError> {
-        self.failure.get().map_or(Ok(()), |why| Err(EngineError::Undetermined(why.clone())))
+        self.failure.get().map_or(Ok(()), |error| Err(EngineError::Undetermined(error.clone())))
     }
 
     /// Keeps the first failure, which is permanent.
-    pub fn record_failure(&self, why: EngineError) -> EngineError {
-        let _ = self.failure.set(why.to_string());
-        why
+    pub fn record_failure(&self, error: EngineError) -> EngineError {
+        let _ = self.failure.set(error.to_string());
+        error
     }
 
     pub fn write_path(&self) -> Result<&WritePath<D>, EngineError> {
@@ -107,16 +107,16 @@ impl<D: Disk, T: Storage> Shared<D, T> {
     pub fn sync(&self) -> Result<(), EngineError> {
         self.ensure_ok()?;
         let Some(path) = &self.write_path else { return Ok(()) };
-        path.wal.sync().map(drop).map_err(|why| self.record_failure(wal_error(why)))
+        path.wal.sync().map(drop).map_err(|error| self.record_failure(wal_error(error)))
     }
 }
 
-pub fn wal_error(why: wal::WalError) -> EngineError {
-    match why {
-        wal::WalError::Io(_) => EngineError::Io(why.to_string()),
-        wal::WalError::Failed(_) => EngineError::Undetermined(why.to_string()),
+pub fn wal_error(error: wal::WalError) -> EngineError {
+    match error {
+        wal::WalError::Io(_) => EngineError::Io(error.to_string()),
+        wal::WalError::Failed(_) => EngineError::Undetermined(error.to_string()),
         wal::WalError::WrongStore { .. } | wal::WalError::UnsupportedFormat { .. } => {
-            EngineError::NotAStore(why.to_string())
+            EngineError::NotAStore(error.to_string())
         }
         wal::WalError::DataLoss(loss) => EngineError::Corruption(format!(
             "{loss}; restore a backup, repair the store (Builder::repair), or open it without these commits \

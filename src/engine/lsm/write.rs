@@ -16,10 +16,10 @@ pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) ->
     let mut writer = path.writer.lock();
     shared.ensure_ok()?;
     let WriterState { wal, memtable, open_sequences, .. } = &mut *writer;
-    let sequence = wal.append(&mut batch.frame).map_err(|why| match wal_error(why) {
+    let sequence = wal.append(&mut batch.frame).map_err(|error| match wal_error(error) {
         // A batch that is too large was not written at all, so the storage has not failed.
-        why @ EngineError::Limit { .. } => why,
-        why => shared.record_failure(why),
+        error @ EngineError::Limit { .. } => error,
+        error => shared.record_failure(error),
     })?;
     open_sequences.clear();
     {

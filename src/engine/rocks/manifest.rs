@@ -53,7 +53,7 @@ pub fn find_torn_record(directory: &Path) -> Result<Option<RecordLocation>, Engi
         let found = find_torn_record_in(&mut File::open(&file)?)?;
         Ok(found.map(|offset| RecordLocation { file, offset }))
     };
-    find().map_err(|why| cannot_read(directory, &why))
+    find().map_err(|error| cannot_read(directory, &error))
 }
 
 /// Removes the record and all that follows it, durably.
@@ -63,7 +63,7 @@ pub fn truncate(record: &RecordLocation) -> Result<(), EngineError> {
         file.set_len(record.offset)?;
         file.sync_all()
     };
-    set_length().map_err(|why| EngineError::Io(format!("cannot truncate {}: {why}", record.file.display())))
+    set_length().map_err(|error| EngineError::Io(format!("cannot truncate {}: {error}", record.file.display())))
 }
 
 /// Fails if the current manifest has a torn record, for callers that must not truncate it.
@@ -78,14 +78,14 @@ pub fn reject_torn_record(directory: &Path) -> Result<(), EngineError> {
 
 /// Fails if any manifest has a record that sends RocksDB into an endless loop.
 pub fn reject_recycled_record(directory: &Path) -> Result<(), EngineError> {
-    let found = find_recycled_record(directory).map_err(|why| cannot_read(directory, &why))?;
+    let found = find_recycled_record(directory).map_err(|error| cannot_read(directory, &error))?;
     let Some(RecordLocation { file, offset }) = found else { return Ok(()) };
     let what = format!("{} is damaged: the record at byte {offset} is of a type that is never written", file.display());
     Err(EngineError::Corruption(what))
 }
 
-fn cannot_read(directory: &Path, why: &io::Error) -> EngineError {
-    EngineError::Io(format!("cannot read the manifest in {}: {why}", directory.display()))
+fn cannot_read(directory: &Path, error: &io::Error) -> EngineError {
+    EngineError::Io(format!("cannot read the manifest in {}: {error}", directory.display()))
 }
 
 /// Searches all manifests of the directory for a record of a *recycled* type: see the

@@ -126,7 +126,7 @@ impl RocksStorage {
         options.create_if_missing(is_new);
         options.create_missing_column_families(is_new);
         let db = DB::open_cf_descriptors(&options, path, column_family_descriptors(&options, setup)?)
-            .map_err(|why| open_error(path, is_new, why))?;
+            .map_err(|error| open_error(path, is_new, error))?;
         Self::from_db(LockedDb { db, marker: Some(marker) })
     }
 
@@ -136,7 +136,7 @@ impl RocksStorage {
         manifest::reject_recycled_record(path)?;
         let options = options(setup)?;
         let db = DB::open_cf_descriptors_read_only(&options, path, column_family_descriptors(&options, setup)?, false)
-            .map_err(|why| open_error(path, false, why))?;
+            .map_err(|error| open_error(path, false, error))?;
         Self::from_db(LockedDb { db, marker })
     }
 
@@ -149,11 +149,11 @@ impl RocksStorage {
     /// tables, which are immutable, and copies the other files.
     pub fn checkpoint(&self, directory: &Path, failed: impl Fn(String) -> EngineError) -> Result<(), EngineError> {
         let checkpoint = Checkpoint::new(&self.database.borrow_owner().db);
-        checkpoint.and_then(|checkpoint| checkpoint.create_checkpoint(directory)).map_err(|why| match why.kind() {
+        checkpoint.and_then(|checkpoint| checkpoint.create_checkpoint(directory)).map_err(|error| match error.kind() {
             rocksdb::ErrorKind::Corruption => {
-                EngineError::Corruption(format!("cannot make a checkpoint: {}", corruption_message(&why)))
+                EngineError::Corruption(format!("cannot make a checkpoint: {}", corruption_message(&error)))
             }
-            _ => failed(why.to_string()),
+            _ => failed(error.to_string()),
         })
     }
 

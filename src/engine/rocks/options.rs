@@ -98,7 +98,7 @@ pub fn column_family_descriptors(
 
 /// Overrides options of `base` by an options string.
 fn with_options_string(base: &mut Options, text: &str) -> Result<Options, EngineError> {
-    base.get_options_from_string(text).map_err(|why| EngineError::Io(why.to_string()))
+    base.get_options_from_string(text).map_err(|error| EngineError::Io(error.to_string()))
 }
 
 /// RocksDB's options where they differ from the defaults, and why.

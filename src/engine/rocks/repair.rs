@@ -42,12 +42,12 @@ pub fn open_or_repair(
     setup: RocksOptions,
     notes: &mut Vec<String>,
 ) -> Result<(RocksStorage, Option<ScratchDir>), EngineError> {
-    let why = match RocksStorage::open_read_only(directory, setup, None) {
+    let error = match RocksStorage::open_read_only(directory, setup, None) {
         Ok(storage) => return Ok((storage, None)),
-        Err(why) => why,
+        Err(error) => error,
     };
     notes.push(format!(
-        "the tables could not be opened ({why}) and were rebuilt from their files: rows may be outdated, deleted rows may \
+        "the tables could not be opened ({error}) and were rebuilt from their files: rows may be outdated, deleted rows may \
          reappear, and transactions may be incomplete"
     ));
     let (files, copy) = copy_to_scratch(directory, scratch)?;
@@ -58,15 +58,15 @@ pub fn open_or_repair(
 /// Copies the files of the tables into the subdirectory `files` of a new scratch directory. Returns
 /// the path of this subdirectory, and a guard that removes the scratch directory when dropped.
 pub fn copy_to_scratch(directory: &Path, scratch: &Path) -> Result<(PathBuf, ScratchDir), EngineError> {
-    let cannot = |why: io::Error| {
-        EngineError::Io(format!("cannot copy {} to {}: {why}", directory.display(), scratch.display()))
+    let cannot = |error: io::Error| {
+        EngineError::Io(format!("cannot copy {} to {}: {error}", directory.display(), scratch.display()))
     };
-    fs::create_dir(scratch).map_err(|why| match why.kind() {
+    fs::create_dir(scratch).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => EngineError::Io(format!(
             "{} already exists: left by an interrupted repair, or in use by a running one; if no repair is running, remove it and try again",
             scratch.display()
         )),
-        _ => cannot(why),
+        _ => cannot(error),
     })?;
     let guard = ScratchDir(scratch.to_owned());
     let files = scratch.join("files");
@@ -82,12 +82,14 @@ fn repair_copy(
     setup: RocksOptions,
     notes: &mut Vec<String>,
 ) -> Result<RocksStorage, EngineError> {
-    let cannot = |why: io::Error| EngineError::Io(format!("cannot change the copy of {}: {why}", directory.display()));
+    let cannot =
+        |error: io::Error| EngineError::Io(format!("cannot change the copy of {}: {error}", directory.display()));
     while let Some(manifest::RecordLocation { file, .. }) = manifest::find_recycled_record(files).map_err(cannot)? {
         fs::remove_file(&file).map_err(cannot)?;
     }
     seed_column_families(&scratch.0.join("columns"), files, setup)?;
-    let failed = |why: rocksdb::Error| EngineError::Corruption(format!("cannot repair {}: {why}", directory.display()));
+    let failed =
+        |error: rocksdb::Error| EngineError::Corruption(format!("cannot repair {}: {error}", directory.display()));
     let mut options = options::options(setup)?;
     DB::repair(&options, files).map_err(failed)?;
     for entry in fs::read_dir(files.join("lost")).into_iter().flatten().flatten() {
@@ -124,7 +126,7 @@ fn copy(directory: &Path, to: &Path) -> io::Result<()> {
 /// an absent cell.
 fn seed_column_families(donor: &Path, to: &Path, setup: RocksOptions) -> Result<(), EngineError> {
     let failed =
-        |why: rocksdb::Error| EngineError::Io(format!("cannot prepare a repair in {}: {why}", donor.display()));
+        |error: rocksdb::Error| EngineError::Io(format!("cannot prepare a repair in {}: {error}", donor.display()));
     let mut options: Options = options::options(setup)?;
     options.create_if_missing(true);
     options.create_missing_column_families(true);
@@ -138,7 +140,7 @@ fn seed_column_families(donor: &Path, to: &Path, setup: RocksOptions) -> Result<
     for (number, file) in db.live_files().map_err(failed)?.iter().enumerate() {
         let table = to.join(format!("{}.sst", SEED_TABLE_NUMBER + number as u64));
         fs::copy(donor.join(file.name.trim_start_matches('/')), table)
-            .map_err(|why| EngineError::Io(format!("cannot prepare a repair in {}: {why}", to.display())))?;
+            .map_err(|error| EngineError::Io(format!("cannot prepare a repair in {}: {error}", to.display())))?;
     }
     Ok(())
 }

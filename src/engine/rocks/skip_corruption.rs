@@ -43,7 +43,7 @@ const BISECT_BYTES: usize = 64;
 struct Gap {
     /// The last key that was read before the gap; `None` at the start of the column.
     after_key: Option<Vec<u8>>,
-    why: EngineError,
+    error: EngineError,
     attempts: u32,
 }
 
@@ -63,9 +63,9 @@ pub fn scan_skipping_corruption<E>(
             let gap = gap.take().map(|gap| finish_gap(storage, column, gap, from.as_deref(), &mut visit));
             lost.extend(gap.transpose()?);
         }
-        let Err(why) = read else { return Ok(lost) };
+        let Err(error) = read else { return Ok(lost) };
         let after_key = last.clone();
-        let gap_now = gap.get_or_insert(Gap { after_key, why, attempts: 0 });
+        let gap_now = gap.get_or_insert(Gap { after_key, error, attempts: 0 });
         from = next_seek_key(storage, column, &boundaries, &last.or(from).unwrap_or_default(), gap_now.attempts);
         gap_now.attempts += 1;
         if from.is_none() {
@@ -84,7 +84,7 @@ fn finish_gap<E>(
     before: Option<&[u8]>,
     visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
 ) -> Result<String, E> {
-    let Gap { after_key, why, .. } = gap;
+    let Gap { after_key, error, .. } = gap;
     let start = after_key.clone().map_or(Bound::Unbounded, Bound::Excluded);
     let end = before.map_or(Bound::Unbounded, |before| Bound::Excluded(before.to_vec()));
     // The error of the reverse scan is ignored, because it reports the same damage.
@@ -92,7 +92,7 @@ fn finish_gap<E>(
     let before = first.as_deref().or(before);
     let shown = |key: &[u8]| format!("\"{}\"", key.escape_ascii());
     Ok(format!(
-        "an unknown number of cells between {} and {} cannot be read: {why}",
+        "an unknown number of cells between {} and {} cannot be read: {error}",
         after_key.as_deref().map_or_else(|| "the start".into(), shown),
         before.map_or_else(|| "the end".into(), shown),
     ))

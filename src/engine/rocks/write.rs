@@ -27,7 +27,7 @@ impl RocksStorage {
         let mut bytes = std::mem::take(&mut *self.retry_buffer.lock());
         bytes.extend_from_slice(batch.data());
         let rejection = match db.write_opt(batch, &self.write_options) {
-            Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
+            Err(error) if error.kind() == rocksdb::ErrorKind::Incomplete => error,
             done => {
                 bytes.clear();
                 bytes.shrink_to(RETRY_BUFFER_KEPT_BYTES);
@@ -40,11 +40,11 @@ impl RocksStorage {
             #[allow(clippy::disallowed_methods, reason = "disk time is real time, whatever the store's env")]
             std::thread::sleep(retry.next_delay());
             match db.write_opt(WriteBatch::from_data(&bytes), &self.write_options) {
-                Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => {}
+                Err(error) if error.kind() == rocksdb::ErrorKind::Incomplete => {}
                 done => return done.map_err(engine_error),
             }
-            if let Some(why) = retry.give_up_reason(self.background_progress()?) {
-                return Err(EngineError::Undetermined(format!("RocksDB rejects writes ({rejection}): {why}")));
+            if let Some(reason) = retry.give_up_reason(self.background_progress()?) {
+                return Err(EngineError::Undetermined(format!("RocksDB rejects writes ({rejection}): {reason}")));
             }
         }
     }

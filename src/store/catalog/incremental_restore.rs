@@ -82,12 +82,12 @@ impl<'a> Increment<'a> {
                     txn.skip_conflict_check();
                     return Ok(Self { store, staged, txn, targets, catalog });
                 }
-                Err(why) if why.is_retryable() && attempt < CATALOG_ATTEMPTS => {
+                Err(error) if error.is_retryable() && attempt < CATALOG_ATTEMPTS => {
                     drop(txn);
                     store.inner.env.sleep(RETRY_DELAY * attempt);
                     attempt += 1;
                 }
-                Err(why) => return Err(why),
+                Err(error) => return Err(error),
             }
         }
     }

@@ -94,9 +94,9 @@ impl TxnMonitor {
     /// transaction's label. If it is the first one of the reader, it is also counted, and recorded
     /// in the reader.
     pub fn record_conflict<T>(&self, reader: &ActiveReader, outcome: Result<T>) -> Result<T> {
-        outcome.map_err(|mut why| {
-            if why.is_retryable()
-                && let Some(conflict) = why.conflict_mut()
+        outcome.map_err(|mut error| {
+            if error.is_retryable()
+                && let Some(conflict) = error.conflict_mut()
             {
                 self.complete_conflict(reader, conflict);
                 let mut first = reader.first_conflict.lock();
@@ -105,7 +105,7 @@ impl TxnMonitor {
                     *first = Some(Box::new(conflict.clone()));
                 }
             }
-            why
+            error
         })
     }
 
@@ -118,11 +118,11 @@ impl TxnMonitor {
 
     /// Adds the keyspace's name and the other transaction's label if the error is a conflict. Does
     /// not count the conflict.
-    pub fn with_conflict_names(&self, mut why: Error) -> Error {
-        if let Some(conflict) = why.conflict_mut() {
+    pub fn with_conflict_names(&self, mut error: Error) -> Error {
+        if let Some(conflict) = error.conflict_mut() {
             self.add_names(conflict);
         }
-        why
+        error
     }
 
     fn complete_conflict(&self, reader: &ActiveReader, conflict: &mut Conflict) {

@@ -119,16 +119,16 @@ impl Iterator for RowLocks {
         if self.page.is_empty() && self.next.is_none() {
             return None;
         }
-        if let Err(why) = self.store.inner.check_open() {
+        if let Err(error) = self.store.inner.check_open() {
             (self.page, self.next) = (VecDeque::new(), None);
-            return Some(Err(why));
+            return Some(Err(error));
         }
         if self.page.is_empty() {
             let range = self.next.take()?;
             let page = PageRequest { range: &range, backwards: false, limit: PAGE_ROWS, cursor: None };
             match self.view.scan_locks(&page) {
                 Ok(locks) => self.page = locks.into(),
-                Err(why) => return Some(Err(why.into())),
+                Err(error) => return Some(Err(error.into())),
             }
             if let Some((last, _)) = self.page.back() {
                 self.next = Some(RowRange { start: Bound::Excluded(last.as_bytes().to_vec()), end: Bound::Unbounded });

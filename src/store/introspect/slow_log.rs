@@ -213,7 +213,7 @@ impl fmt::Display for SlowTransaction {
             TxnOutcome::Committed(_) => write!(f, " and was committed")?,
             TxnOutcome::RolledBack => write!(f, " and was rolled back")?,
             TxnOutcome::Conflict => write!(f, " and failed with a conflict")?,
-            TxnOutcome::Failed(why) => write!(f, " and failed ({why})")?,
+            TxnOutcome::Failed(text) => write!(f, " and failed ({text})")?,
         }
         write!(f, ": {}", self.breakdown)?;
         for conflict in &self.conflicts {

@@ -148,13 +148,13 @@ impl StoreStatus {
             format_version: u32,
         }
         let Some(document) = crate::engine::directory::read(directory.as_ref())? else { return Ok(None) };
-        let unreadable = |why: String| {
-            let what = format!("cannot read the status file in {}: {why}", directory.as_ref().display());
+        let unreadable = |reason: String| {
+            let what = format!("cannot read the status file in {}: {reason}", directory.as_ref().display());
             Error::from(ErrorKind::Io(what))
         };
-        let format: Format = serde_json::from_slice(&document).map_err(|why| unreadable(why.to_string()))?;
+        let format: Format = serde_json::from_slice(&document).map_err(|error| unreadable(error.to_string()))?;
         match format.format_version {
-            STATUS_FORMAT => serde_json::from_slice(&document).map(Some).map_err(|why| unreadable(why.to_string())),
+            STATUS_FORMAT => serde_json::from_slice(&document).map(Some).map_err(|error| unreadable(error.to_string())),
             other => Err(unreadable(format!("it has format {other}, this program reads format {STATUS_FORMAT}"))),
         }
     }

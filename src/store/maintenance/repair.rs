@@ -129,7 +129,7 @@ impl Builder {
         scratch.push(".repairing");
         if let Some(parent) = to.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             std::fs::create_dir_all(parent)
-                .map_err(|why| EngineError::Io(format!("cannot create {}: {why}", parent.display())))?;
+                .map_err(|error| EngineError::Io(format!("cannot create {}: {error}", parent.display())))?;
         }
         let salvaged = salvage::open(from.as_ref(), &PathBuf::from(scratch), self.directory_options())?;
         let mut report = RepairReport::default();
@@ -138,7 +138,7 @@ impl Builder {
         let store = self.create_target(to)?;
         match read_high_water(&engine) {
             Ok(mark) => store.inner.coordinator.advance_past(mark)?,
-            Err(why) => report.add_loss(Column::Meta, format!("cannot read the timestamp high-water mark: {why}")),
+            Err(error) => report.add_loss(Column::Meta, format!("cannot read the timestamp high-water mark: {error}")),
         }
         let mut progress = |so_far: &RepairReport| {
             let stopped = || {
@@ -185,7 +185,7 @@ impl Builder {
     fn create_target(self, to: &Path) -> Result<Store> {
         // The directory is created here, so that it is certain to be new and may be deleted if no
         // store can be created in it.
-        std::fs::create_dir(to).map_err(|why| EngineError::Io(format!("cannot create {}: {why}", to.display())))?;
+        std::fs::create_dir(to).map_err(|error| EngineError::Io(format!("cannot create {}: {error}", to.display())))?;
         let mut builder = self.read_only(false);
         // A lower limit in the caller's options must not reject a large row of the old store.
         let max_bytes = &mut builder.options.max_transaction_bytes;
@@ -231,7 +231,7 @@ impl Repair<'_> {
             }
             Ok(())
         });
-        result.or_else(|why| self.record_error(column, &row, why))
+        result.or_else(|error| self.record_error(column, &row, error))
     }
 
     fn create_keyspaces(&mut self) -> Result<()> {
@@ -271,7 +271,7 @@ impl Repair<'_> {
         let value = match self.recovered_value(column, &row) {
             Ok(Some(value)) => value,
             Ok(None) => return Ok(()),
-            Err(why) => return self.record_error(column, &row, why),
+            Err(error) => return self.record_error(column, &row, error),
         };
         if !self.keyspaces.contains_key(&id) {
             let name = format!("recovered {}", id.0);
@@ -301,8 +301,8 @@ impl Repair<'_> {
         match from_lock {
             Ok(Some(value)) => return Ok(value),
             Ok(None) => {}
-            Err(why) => {
-                self.record_error(column, row, why)?;
+            Err(error) => {
+                self.record_error(column, row, error)?;
                 let what = "the row lock is unreadable; the recovered version may be stale";
                 self.add_row_loss(Column::Lock, row, what.into());
             }
@@ -310,10 +310,10 @@ impl Repair<'_> {
         view.snapshot.write(row)?.map_or(Ok(None), |newest| visible_version(&view, row, newest))
     }
 
-    fn record_error(&mut self, column: Column, row: &RowKey, why: Error) -> Result<()> {
-        match why.kind() {
-            ErrorKind::Corruption(_) | ErrorKind::Io(_) => self.add_row_loss(column, row, why.to_string()),
-            _ => return Err(why),
+    fn record_error(&mut self, column: Column, row: &RowKey, error: Error) -> Result<()> {
+        match error.kind() {
+            ErrorKind::Corruption(_) | ErrorKind::Io(_) => self.add_row_loss(column, row, error.to_string()),
+            _ => return Err(error),
         }
         Ok(())
     }

@@ -165,9 +165,9 @@ impl Activation<'_> {
         let changed =
             self.lease_rows.update(&grant.name, &removed, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
         // If the store was closed meanwhile, the error says so, whatever error the update returned.
-        changed.or_else(
-            |why| if locks.manager.closed().is_some() { check(locks, grant).and(Err(why)) } else { Err(why) },
-        )?;
+        changed.or_else(|error| {
+            if locks.manager.closed().is_some() { check(locks, grant).and(Err(error)) } else { Err(error) }
+        })?;
         for lease in &past.leases {
             lease.set_lease_row(false);
         }
@@ -193,8 +193,8 @@ fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
     let lost = grant.end_reason_now(&*locks.env);
     // Read after `lost`, because a close of the store first sets `closed` and then ends the grants.
     // So if the close has ended this grant, the error is `Closed`, not `LockLost`.
-    if let Some(why) = locks.manager.closed() {
-        return Err(Error::closed(why));
+    if let Some(reason) = locks.manager.closed() {
+        return Err(Error::closed(reason));
     }
     match lost {
         Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into()),

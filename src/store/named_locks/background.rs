@@ -31,5 +31,5 @@ pub(in crate::store) fn close_locks(store: &Store) {
     let mut over = locks.manager.close(CLOSED_BY_USER);
     over.extend(locks.renewer.stop());
     over.retain(|grant| grant.has_lease_row());
-    let _ = LeaseRows::new(store).remove(&over).inspect_err(|why| _ = is_transient(why));
+    let _ = LeaseRows::new(store).remove(&over).inspect_err(|error| _ = is_transient(error));
 }

@@ -75,7 +75,7 @@ impl Store {
     /// [`Store::lock`].
     pub fn is_free_lock(&self, name: &str) -> Result<bool> {
         let LockService { locks, .. } = LockService::for_name(self, name)?;
-        locks.manager.is_free(name, locks.env.elapsed()).map_err(|why| request_error(&LockTarget::from(name), why))
+        locks.manager.is_free(name, locks.env.elapsed()).map_err(|error| request_error(&LockTarget::from(name), error))
     }
 
     /// Ends the grant that has this token, for operators: its guard is lost, its fenced

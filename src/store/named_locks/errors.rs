@@ -4,8 +4,8 @@ use crate::error::{Error, ErrorKind};
 use crate::lock_manager::{LockTarget, ModeMismatch, RequestError};
 use crate::store::limits::MAX_KEYSPACE_NAME_BYTES;
 
-pub(in crate::store) fn request_error(target: &LockTarget<'_>, why: RequestError) -> Error {
-    match why {
+pub(in crate::store) fn request_error(target: &LockTarget<'_>, error: RequestError) -> Error {
+    match error {
         RequestError::ModeMismatch(ModeMismatch::Semaphore(most)) => Error::invalid(format!(
             "lock {target} is in use as a semaphore of {most}; use that number, or wait until it is free"
         )),
@@ -13,7 +13,7 @@ pub(in crate::store) fn request_error(target: &LockTarget<'_>, why: RequestError
             "lock {target} is in use as a shared lock; wait until it is free to use it as a semaphore"
         )),
         RequestError::Corrupt(what) => ErrorKind::Corruption(what.to_string()).into(),
-        RequestError::Closed(why) => Error::closed(why),
+        RequestError::Closed(reason) => Error::closed(reason),
         RequestError::WouldBlock => Error::invalid(format!("lock {target} is not available")),
     }
 }
@@ -28,10 +28,10 @@ pub(in crate::store) fn locks_unsupported_error() -> Error {
 
 /// Whether background work on leases can be repeated after this error, because the error does not
 /// mean the end of the store or of a lease. If so, the error is logged.
-pub(in crate::store) fn is_transient(why: &Error) -> bool {
-    let ends = matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
+pub(in crate::store) fn is_transient(error: &Error) -> bool {
+    let ends = matches!(error.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
     if !ends {
-        event!(WARN, task = "leases", error = %why, "background work failed");
+        event!(WARN, task = "leases", error = %error, "background work failed");
     }
     !ends
 }

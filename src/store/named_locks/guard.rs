@@ -262,7 +262,7 @@ impl LockGuard {
         }
         let next = self.next_grant(LockMode::Shared);
         let converted = self.locks.manager.downgrade(self.grant(), &next);
-        if !converted.map_err(|why| request_error(&next.target(), why))? {
+        if !converted.map_err(|error| request_error(&next.target(), error))? {
             let reason = self.grant().end_reason_at(self.locks.env.elapsed()).unwrap_or(LockLostReason::UnknownToken);
             return Err(ErrorKind::LockLost(Box::new(self.grant().lost_error(reason))).into());
         }
@@ -312,15 +312,15 @@ impl LockGuard {
         let store = self.store()?;
         self.release_grant();
         let rows = self.remaining_lease_rows();
-        if let Some(why) = self.locks.manager.closed() {
-            return Err(Error::closed(why));
+        if let Some(reason) = self.locks.manager.closed() {
+            return Err(Error::closed(reason));
         }
         if rows.is_empty() {
             return Ok(());
         }
-        if let Err(why) = LeaseRows::new(&store).remove(&rows) {
+        if let Err(error) = LeaseRows::new(&store).remove(&rows) {
             rows.iter().filter(|row| row.has_lease_row()).for_each(|row| self.locks.renewer.remove_row(row));
-            return Err(why);
+            return Err(error);
         }
         self.locks.manager.prune(&grant.name, store.stats().durable_ts);
         Ok(())

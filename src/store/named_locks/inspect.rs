@@ -96,7 +96,7 @@ fn leases_on_disk(store: &Store, needed: Option<&str>) -> Result<Vec<LockEntry>>
                 entries.push(lock_entry(&name, lease, entries.len() as u64 + 1, now));
             }
         }
-        Err(why) if needed.as_ref().is_some_and(|needed| needed.as_bytes() == key) => damaged = Err(why),
+        Err(error) if needed.as_ref().is_some_and(|needed| needed.as_bytes() == key) => damaged = Err(error),
         Err(_) => {}
     })?;
     damaged.map(|()| entries)

@@ -52,7 +52,7 @@ impl LeaseRenewer {
         }
         if state.thread.is_none() {
             let thread = env.spawn("percolite-leases", Box::new(work));
-            let failed = |why| Error::from(ErrorKind::Io(format!("cannot start a thread: {why}")));
+            let failed = |error| Error::from(ErrorKind::Io(format!("cannot start a thread: {error}")));
             state.thread = Some(thread.map_err(failed)?);
         }
         Ok(())

@@ -60,8 +60,8 @@ impl LeaseRow {
 /// The name and the holders of a row.
 pub(in crate::store) fn decode_leases(key: &[u8], value: &[u8]) -> Result<(String, Vec<LeaseRow>)> {
     let name = key.strip_prefix(LOCK_PREFIX.as_bytes()).unwrap_or(key);
-    let read = codec::decode_value(value).map_err(|why| {
-        Error::from(ErrorKind::Corruption(format!("lease row of lock \"{}\": {why}", name.escape_ascii())))
+    let read = codec::decode_value(value).map_err(|error| {
+        Error::from(ErrorKind::Corruption(format!("lease row of lock \"{}\": {error}", name.escape_ascii())))
     });
     let name = str::from_utf8(name).map_err(|_| {
         Error::from(ErrorKind::Corruption(format!("lease row with an invalid lock name: {}", name.escape_ascii())))

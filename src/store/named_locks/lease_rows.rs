@@ -95,10 +95,10 @@ impl<'a> LeaseRows<'a> {
         let key = lock_key(name);
         let row = txn.get_for_update(&self.store.inner.catalog.keyspace(), &key);
         let leases = row.and_then(|row| row.map(|row| Ok(decode_leases(key.as_bytes(), &row)?.1)).transpose());
-        if let (Err(why), Some(locks)) = (&leases, &self.store.inner.locks)
-            && matches!(why.kind(), ErrorKind::Corruption(_))
+        if let (Err(error), Some(locks)) = (&leases, &self.store.inner.locks)
+            && matches!(error.kind(), ErrorKind::Corruption(_))
         {
-            locks.manager.set_corrupt(name, &why.to_string());
+            locks.manager.set_corrupt(name, &error.to_string());
         }
         leases
     }
@@ -130,11 +130,11 @@ impl<'a> LeaseRows<'a> {
             let mut leases = match self.load(&mut txn, &grant.name) {
                 Ok(Some(leases)) => leases,
                 Ok(None) => continue,
-                Err(why) if matches!(why.kind(), ErrorKind::Corruption(_)) => {
-                    damaged = Err(why);
+                Err(error) if matches!(error.kind(), ErrorKind::Corruption(_)) => {
+                    damaged = Err(error);
                     continue;
                 }
-                Err(why) => return Err(why),
+                Err(error) => return Err(error),
             };
             leases.retain(|lease| lease.token != grant.token());
             if leases.is_empty() {
@@ -168,22 +168,22 @@ impl<'a> LeaseRows<'a> {
         Ok(())
     }
 
-    /// Calls `see` with the row of each name, or with the error of reading it. Fails if the rows
+    /// Calls `on_row` with the row of each name, or with the error of reading it. Fails if the rows
     /// cannot be listed.
     pub(in crate::store) fn for_each(
         self,
         view: &Arc<ReadView>,
-        mut see: impl FnMut(&[u8], Result<Value>),
+        mut on_row: impl FnMut(&[u8], Result<Value>),
     ) -> Result<()> {
         let mut range = prefix_range(&self.store.inner.catalog.keyspace(), LOCK_PREFIX.as_bytes());
         for row in CatalogReader::new(self.store).entries(view, LOCK_PREFIX) {
             let Ok(row) = row else {
                 // A scan ends at an error, so the rest is read row by row.
-                return self.for_each_singly(view, &range, see);
+                return self.for_each_singly(view, &range, on_row);
             };
             range.start = Bound::Excluded(self.store.inner.catalog.keyspace().row_key(row.key()).as_bytes().to_vec());
             let (key, value) = row.into_parts();
-            see(&key, Ok(value));
+            on_row(&key, Ok(value));
         }
         Ok(())
     }
@@ -192,7 +192,7 @@ impl<'a> LeaseRows<'a> {
         self,
         view: &Arc<ReadView>,
         range: &RowRange,
-        mut see: impl FnMut(&[u8], Result<Value>),
+        mut on_row: impl FnMut(&[u8], Result<Value>),
     ) -> Result<()> {
         let mut keys = Vec::new();
         view.snapshot.scan_raw(Column::Write, range, &mut |key, _| {
@@ -201,7 +201,7 @@ impl<'a> LeaseRows<'a> {
         })?;
         for row in keys.iter().filter_map(|key| RowKey::from_bytes(key)) {
             if let Some(value) = self.store.inner.rows.read(view, &row).transpose() {
-                see(row.user_key(), value.map_err(|why| damaged(&row, &why)));
+                on_row(row.user_key(), value.map_err(|error| damaged(&row, &error)));
             }
         }
         Ok(())
@@ -212,9 +212,9 @@ impl<'a> LeaseRows<'a> {
     }
 }
 
-fn damaged(row: &RowKey, why: &Error) -> Error {
+fn damaged(row: &RowKey, error: &Error) -> Error {
     let name = row.user_key().escape_ascii();
-    ErrorKind::Corruption(format!("lease row \"{name}\" cannot be read: {why}")).into()
+    ErrorKind::Corruption(format!("lease row \"{name}\" cannot be read: {error}")).into()
 }
 
 /// Repeats `change` until it meets no conflict. `change` is a whole transaction, not only its
@@ -222,7 +222,7 @@ fn damaged(row: &RowKey, why: &Error) -> Error {
 fn retry_conflicts<T>(mut change: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match change() {
-            Err(why) if why.is_retryable() => {}
+            Err(error) if error.is_retryable() => {}
             done => return done,
         }
     }

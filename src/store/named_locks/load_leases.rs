@@ -42,13 +42,13 @@ impl NamedLocks {
                     .map(|row| (row.mode(), owner_of(row, now), lease_of(row, now, unix_millis), row.token));
                 self.manager.restore_leases(&name, grants.collect(), view.read_ts);
             }
-            Err(why) => {
+            Err(error) => {
                 let name = key.strip_prefix(LOCK_PREFIX.as_bytes()).unwrap_or(key);
-                self.manager.set_corrupt(&String::from_utf8_lossy(name), &why.to_string());
+                self.manager.set_corrupt(&String::from_utf8_lossy(name), &error.to_string());
             }
         });
-        if let Err(why) = read {
-            self.manager.set_all_corrupt(&format!("the lease rows of named locks cannot be read: {why}"));
+        if let Err(error) = read {
+            self.manager.set_all_corrupt(&format!("the lease rows of named locks cannot be read: {error}"));
         }
     }
 }

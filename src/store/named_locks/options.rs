@@ -151,8 +151,9 @@ impl LockOptions {
         if let LockMode::Semaphore(most) = self.mode {
             option_ranges::SEMAPHORE_PERMITS.check(most.into())?;
         }
-        if let Some(why) = self.reason.as_ref().filter(|why| why.len() > MAX_LOCK_REASON_BYTES) {
-            let what = format!("the reason of a lock has {} bytes, the maximum is {MAX_LOCK_REASON_BYTES}", why.len());
+        if let Some(reason) = self.reason.as_ref().filter(|reason| reason.len() > MAX_LOCK_REASON_BYTES) {
+            let what =
+                format!("the reason of a lock has {} bytes, the maximum is {MAX_LOCK_REASON_BYTES}", reason.len());
             return Err(Error::invalid(what));
         }
         match self.lease {

@@ -110,7 +110,7 @@ fn run(store: &Store) {
         over.iter().for_each(|grant| locks.manager.prune(&grant.name, durable_ts));
         over.retain(|grant| grant.has_lease_row());
         let failed = match removed {
-            Err(why) if !is_transient(&why) => {
+            Err(error) if !is_transient(&error) => {
                 over.clear();
                 false
             }
@@ -160,7 +160,7 @@ fn renew_if_due(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     }
     match locks.renew_lease(LeaseRows::new(store), grant, None) {
         Ok(()) => None,
-        Err(why) if is_transient(&why) => Some(now.saturating_add((lease.duration / 8).min(RETRY_DELAY))),
+        Err(error) if is_transient(&error) => Some(now.saturating_add((lease.duration / 8).min(RETRY_DELAY))),
         Err(_) => Some(Duration::MAX),
     }
 }

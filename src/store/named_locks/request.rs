@@ -91,7 +91,7 @@ impl NamedLocks {
                 self.manager.metrics.timed_out(options.mode);
                 Ok(RequestResult::NotAvailable)
             }
-            Err(why) => Err(request_error(target, why)),
+            Err(error) => Err(request_error(target, error)),
         }
     }
 
@@ -130,7 +130,7 @@ impl NamedLocks {
                 );
                 Err(ErrorKind::Cancelled(what).into())
             }
-            WaitPoll::Closed(why) => Err(Error::closed(why)),
+            WaitPoll::Closed(reason) => Err(Error::closed(reason)),
             WaitPoll::GrantEnded(reason) => Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into()),
         })
     }

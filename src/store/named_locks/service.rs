@@ -36,7 +36,7 @@ impl<'a> LockService<'a> {
     pub(in crate::store) fn for_name(store: &'a Store, name: &str) -> Result<Self> {
         check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
         let service = Self::of(store)?;
-        service.locks.manager.check_not_corrupt().map_err(|why| request_error(&name.into(), why))?;
+        service.locks.manager.check_not_corrupt().map_err(|error| request_error(&name.into(), error))?;
         Ok(service)
     }
 
@@ -45,12 +45,12 @@ impl<'a> LockService<'a> {
     }
 
     /// Ends the grant of the name that has this token. Returns whether there was one.
-    pub(super) fn end_grant(self, name: &str, token: Timestamp, why: LockLostReason) -> Result<bool> {
+    pub(super) fn end_grant(self, name: &str, token: Timestamp, reason: LockLostReason) -> Result<bool> {
         let Self { locks, authority, .. } = self;
         if let Some(what) = locks.manager.corruption(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
-        let Some(grant) = locks.manager.release_by_token(name, token, why, locks.env.elapsed()) else {
+        let Some(grant) = locks.manager.release_by_token(name, token, reason, locks.env.elapsed()) else {
             return locks.check_open().map(|()| false);
         };
         if grant.has_lease_row() && !mutated!(LeaseReturnedEarly) {

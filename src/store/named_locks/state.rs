@@ -52,7 +52,7 @@ impl NamedLocks {
     /// Fails if the store is closed. To be called after a read of the lock manager, not before:
     /// closing the store drops the manager's entries, so what was read may be incomplete.
     pub fn check_open(&self) -> Result<()> {
-        self.manager.closed().map_or(Ok(()), |why| Err(Error::closed(why)))
+        self.manager.closed().map_or(Ok(()), |reason| Err(Error::closed(reason)))
     }
 }
 

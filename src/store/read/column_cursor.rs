@@ -80,24 +80,24 @@ impl ColumnCursor {
         Ok(())
     }
 
-    /// Lends cells instead of reading a page: calls `see` with unread cells, from the front on,
-    /// until `see` returns `false`. Does nothing if cells are buffered at the front, or if the
+    /// Lends cells instead of reading a page: calls `on_cell` with unread cells, from the front on,
+    /// until `on_cell` returns `false`. Does nothing if cells are buffered at the front, or if the
     /// engine cannot lend cells. The snapshot keeps in memory what it reads during the call, so a
     /// call ends after [`PAGE_CELLS_MAX`] cells, or about [`PAGE_BYTES_MAX`] bytes.
     ///
-    /// Returns whether another call may visit more cells. If `see` panics, the cursor is at its
+    /// Returns whether another call may visit more cells. If `on_cell` panics, the cursor is at its
     /// end.
     pub fn visit_unread(
         &mut self,
         view: &dyn EngineSnapshot,
-        mut see: impl FnMut(&[u8], &[u8]) -> bool,
+        mut on_cell: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<bool> {
         let Some(mut range) = self.unread.take_if(|_| self.front.cells.is_empty()) else { return Ok(false) };
         let (mut cells, mut bytes, mut stopped_at) = (0, 0, None);
         let lent = view.scan_unlocked(self.column, &range, &self.front.bookmark, &mut |row, content| {
             cells += 1;
             bytes += row.len() + content.len();
-            let goes_on = see(row, content) && cells < PAGE_CELLS_MAX && bytes < PAGE_BYTES_MAX;
+            let goes_on = on_cell(row, content) && cells < PAGE_CELLS_MAX && bytes < PAGE_BYTES_MAX;
             if !goes_on {
                 stopped_at = Some(row.to_vec());
             }

@@ -53,17 +53,17 @@ impl MergeCursor {
         Self { versions: ColumnCursor::new(Column::Write, None), over: None, failed: None, ended: true }
     }
 
-    /// Calls `see` with the next row, if there is one.
+    /// Calls `on_row` with the next row, if there is one.
     #[inline]
     pub fn next<T>(
         &mut self,
         rows: &RowReader,
         view: &ReadView,
         backwards: bool,
-        see: impl FnOnce(&[u8], VisibleValue<'_>) -> T,
+        on_row: impl FnOnce(&[u8], VisibleValue<'_>) -> T,
     ) -> Result<Option<T>> {
-        if let Some(why) = self.failed.take() {
-            return Err(why);
+        if let Some(error) = self.failed.take() {
+            return Err(error);
         }
         let Self { versions, over, .. } = self;
         loop {
@@ -75,14 +75,14 @@ impl MergeCursor {
                 None => {
                     let Some((row, content)) = versions.next(backwards) else { return Ok(None) };
                     if let Some(value) = visible_value_in_cell(view, row, content)? {
-                        return Ok(Some(see(RowKey::user_key_of(row), value)));
+                        return Ok(Some(on_row(RowKey::user_key_of(row), value)));
                     }
                 }
                 Some(over) => {
                     over.read(rows, view, versions, backwards)?;
                     let Some(row) = over.next_row(versions, backwards)? else { return Ok(None) };
                     if let Some(value) = over.take_row(rows, view, versions, &row, backwards)? {
-                        return Ok(Some(see(row.user_key(), VisibleValue::Owned(value))));
+                        return Ok(Some(on_row(row.user_key(), VisibleValue::Owned(value))));
                     }
                 }
             }

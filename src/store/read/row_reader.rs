@@ -54,7 +54,7 @@ impl CellRead {
             Self::Missing => Ok(None),
             Self::Visible(value) => Ok(Some(value)),
             Self::Record(newest) => visible_version(view, row, newest),
-            Self::Corrupt(why) => Err(why.into()),
+            Self::Corrupt(error) => Err(error.into()),
         }
     }
 }
@@ -85,8 +85,8 @@ impl RowReader {
         self.check_open()?;
         if view.expired.load(Ordering::Acquire) {
             let age = self.max_snapshot_age;
-            let why = format!("the snapshot is older than max_snapshot_age ({age:?})");
-            return Err(ErrorKind::SnapshotTooOld(why).into());
+            let reason = format!("the snapshot is older than max_snapshot_age ({age:?})");
+            return Err(ErrorKind::SnapshotTooOld(reason).into());
         }
         Ok(())
     }

@@ -51,22 +51,22 @@ impl Scan {
     pub(in crate::store) fn new(store: &Store, reader: &Arc<ActiveReader>, what: Result<ScanSources>) -> Self {
         let ahead = match what {
             Ok((own, streamed, range)) => MergeCursor::new(&reader.view, own, streamed, range),
-            Err(why) => MergeCursor { failed: Some(why), ended: false, ..MergeCursor::empty() },
+            Err(error) => MergeCursor { failed: Some(error), ended: false, ..MergeCursor::empty() },
         };
         Self { store: store.clone(), reader: Arc::clone(reader), ahead }
     }
 
-    /// Calls `see` with the key and value of each remaining row, in the order of keys, until `see`
-    /// returns [`ControlFlow::Break`]; then returns that break. The row at which `see` breaks is
-    /// consumed, and the scan can continue after it.
+    /// Calls `on_row` with the key and value of each remaining row, in the order of keys, until
+    /// `on_row` returns [`ControlFlow::Break`]; then returns that break. The row at which `on_row`
+    /// breaks is consumed, and the scan can continue after it.
     ///
     /// The iterator copies each row; for short rows, the copy takes as long as finding the row.
     /// This call lends values of up to 255 bytes
     /// ([`SHORT_VALUE_MAX_BYTES`](crate::row::SHORT_VALUE_MAX_BYTES)) without a copy, unless locks
-    /// or own writes have to be merged. `see` may read and write the store; while `see` runs, what
-    /// the scan has read stays in memory. If reads are timed
+    /// or own writes have to be merged. `on_row` may read and write the store; while `on_row` runs,
+    /// what the scan has read stays in memory. If reads are timed
     /// ([`Builder::track_read_timing`](crate::store::Builder::track_read_timing)), the time of
-    /// `see` counts as reading.
+    /// `on_row` counts as reading.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -86,14 +86,14 @@ impl Scan {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Txn::get`](crate::store::Txn::get). `see` may have been called with rows before
-    /// the error.
-    pub fn visit<B>(&mut self, mut see: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<ControlFlow<B>> {
+    /// Those of [`Txn::get`](crate::store::Txn::get). `on_row` may have been called with rows
+    /// before the error.
+    pub fn visit<B>(&mut self, mut on_row: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<ControlFlow<B>> {
         loop {
-            if let Some(broke) = self.visit_borrowed(&mut see)? {
+            if let Some(broke) = self.visit_borrowed(&mut on_row)? {
                 return Ok(ControlFlow::Break(broke));
             }
-            match self.next_row_step(false, |key, value| see(key, &value)).transpose()? {
+            match self.next_row_step(false, |key, value| on_row(key, &value)).transpose()? {
                 Some(ControlFlow::Continue(())) => {}
                 Some(broke) => return Ok(broke),
                 None => return Ok(ControlFlow::Continue(())),
@@ -102,8 +102,8 @@ impl Scan {
     }
 
     /// Lends rows directly from the engine, if the engine can do that and the scan reads only
-    /// versions. Returns the value of the break, if `see` breaks.
-    fn visit_borrowed<B>(&mut self, see: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
+    /// versions. Returns the value of the break, if `on_row` breaks.
+    fn visit_borrowed<B>(&mut self, on_row: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
         let Self { store, reader, ahead } = self;
         let MergeCursor { versions, over: None, failed: None, ended: false } = ahead else { return Ok(None) };
         if !versions.needs_page(None, false) {
@@ -123,11 +123,11 @@ impl Scan {
                         .and_then(|()| visible_value_in_cell(view, row, content))
                     {
                         Ok(None) => None,
-                        Ok(Some(value)) => match see(RowKey::user_key_of(row), &value) {
+                        Ok(Some(value)) => match on_row(RowKey::user_key_of(row), &value) {
                             ControlFlow::Continue(()) => None,
                             ControlFlow::Break(with) => Some(Ok(with)),
                         },
-                        Err(why) => Some(Err(why)),
+                        Err(error) => Some(Err(error)),
                     };
                     ended.is_none()
                 })?;
@@ -138,9 +138,9 @@ impl Scan {
         });
         match lent.and(ended.transpose()) {
             Ok(broke) => Ok(broke),
-            Err(why) => {
+            Err(error) => {
                 *ahead = MergeCursor::empty();
-                store.inner.monitor.record_conflict(reader, Err(why))
+                store.inner.monitor.record_conflict(reader, Err(error))
             }
         }
     }
@@ -148,7 +148,7 @@ impl Scan {
     fn next_row_step<T>(
         &mut self,
         backwards: bool,
-        see: impl FnOnce(&[u8], VisibleValue<'_>) -> T,
+        on_row: impl FnOnce(&[u8], VisibleValue<'_>) -> T,
     ) -> Option<Result<T>> {
         let Self { store, reader, ahead } = self;
         if ahead.ended {
@@ -157,16 +157,16 @@ impl Scan {
         // Checked for each row: buffered rows must not be returned after the store is closed.
         let open = store.inner.check_open();
         match open.and_then(|()| {
-            store.inner.monitor.time_read(reader, || ahead.next(&store.inner.rows, &reader.view, backwards, see))
+            store.inner.monitor.time_read(reader, || ahead.next(&store.inner.rows, &reader.view, backwards, on_row))
         }) {
             Ok(Some(seen)) => Some(Ok(seen)),
             Ok(None) => {
                 *ahead = MergeCursor::empty();
                 None
             }
-            Err(why) => {
+            Err(error) => {
                 *ahead = MergeCursor::empty();
-                Some(store.inner.monitor.record_conflict(reader, Err(why)))
+                Some(store.inner.monitor.record_conflict(reader, Err(error)))
             }
         }
     }

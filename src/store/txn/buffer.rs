@@ -132,7 +132,7 @@ impl TxnBuffer {
         match &self.aborted {
             None => Ok(()),
             Some(AbortReason::Conflict(conflict)) => Err(ErrorKind::Conflict(conflict.clone()).into()),
-            Some(AbortReason::Other(why)) => Err(Error::invalid(format!("the transaction was aborted: {why}"))),
+            Some(AbortReason::Other(error)) => Err(Error::invalid(format!("the transaction was aborted: {error}"))),
         }
     }
 
@@ -230,14 +230,14 @@ impl TxnBuffer {
     }
 
     /// Ends a transaction that cannot commit any more. Later reads, writes and the commit fail:
-    /// with the same conflict if `why` is one, else with an error that has the text of `why`. The
-    /// locks of a large transaction are released in the background, except after an undetermined
-    /// commit, which may have taken effect.
-    pub(in crate::store) fn abort(&mut self, why: &Error) {
+    /// with the same conflict if `error` is one, else with an error that has the text of `error`.
+    /// The locks of a large transaction are released in the background, except after an
+    /// undetermined commit, which may have taken effect.
+    pub(in crate::store) fn abort(&mut self, error: &Error) {
         self.large = None;
-        self.aborted = Some(match why.conflict() {
-            Some(conflict) if why.is_retryable() => AbortReason::Conflict(Box::new(conflict.clone())),
-            _ => AbortReason::Other(why.to_string()),
+        self.aborted = Some(match error.conflict() {
+            Some(conflict) if error.is_retryable() => AbortReason::Conflict(Box::new(conflict.clone())),
+            _ => AbortReason::Other(error.to_string()),
         });
     }
 

@@ -59,16 +59,16 @@ impl Txn {
                     label = self.options.label, "transaction committed");
                 (TxnOutcome::Committed(*ts), None)
             }
-            Err(why) if why.is_retryable() => {
-                let conflict = why.conflict_mut();
+            Err(error) if error.is_retryable() => {
+                let conflict = error.conflict_mut();
                 // If the transaction was aborted earlier, its conflict has been counted already.
                 if let Some(conflict) = conflict.filter(|_| !was_aborted) {
                     self.store.inner.monitor.record_commit_conflict(&self.reader, conflict);
                 }
-                (TxnOutcome::Conflict, why.conflict())
+                (TxnOutcome::Conflict, error.conflict())
             }
             Err(_) if self.is_attempt => (TxnOutcome::RolledBack, None),
-            Err(why) => (TxnOutcome::Failed(why.to_string()), None),
+            Err(error) => (TxnOutcome::Failed(error.to_string()), None),
         };
         let conflict = met.filter(|_| !self.is_attempt).map(|conflict| Box::new(conflict.clone()));
         self.ended = Some(TxnEnd { at, outcome, conflict });
@@ -94,7 +94,7 @@ impl Txn {
         if self.buffer.large.is_some() {
             let (coordinator, view) = (&*inner.coordinator, &self.reader.view);
             let committed = self.buffer.commit_large(coordinator, view, durable, attempt, timer);
-            return committed.map_err(|why| self.abort(why));
+            return committed.map_err(|error| self.abort(error));
         }
         inner.coordinator.commit(CommitRequest {
             txn: self.id,

@@ -105,17 +105,17 @@ impl Txn {
     pub(in crate::store) fn lock_buffered_rows_now(&mut self) -> Result<()> {
         self.buffer.check()?;
         let locked = self.buffer.lock_buffered_rows(&*self.store.inner.coordinator, &self.reader.timer);
-        let locked = locked.map_err(|why| self.abort(why));
+        let locked = locked.map_err(|error| self.abort(error));
         self.note_written();
         self.store.inner.monitor.record_conflict(&self.reader, locked)
     }
 
-    /// Aborts the transaction. Returns `why`; if `why` is a conflict, the name of its keyspace and
-    /// the label of the other transaction are filled in.
-    fn abort(&mut self, why: Error) -> Error {
-        let why = self.store.inner.monitor.with_conflict_names(why);
-        self.buffer.abort(&why);
-        why
+    /// Aborts the transaction. Returns `error`; if `error` is a conflict, the name of its keyspace
+    /// and the label of the other transaction are filled in.
+    fn abort(&mut self, error: Error) -> Error {
+        let error = self.store.inner.monitor.with_conflict_names(error);
+        self.buffer.abort(&error);
+        error
     }
 
     fn note_written(&self) {

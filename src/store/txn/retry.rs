@@ -183,7 +183,7 @@ impl RetryLoop {
     pub(crate) fn admission_wait(&self, outermost: bool) -> AdmissionWait {
         let inner = &self.store.inner;
         let mut wait = AdmissionWait::default();
-        if let Some((rows, conflict)) = self.before.as_ref().and_then(|(rows, why)| Some((rows, why.conflict()?))) {
+        if let Some((rows, conflict)) = self.before.as_ref().and_then(|(rows, error)| Some((rows, error.conflict()?))) {
             // An inner call must not wait in row queues, because the outer call may have a ticket
             // there. It waits for row locks for `NESTED_WAIT_TIMEOUT` at most, because a lock may
             // belong to the outer call, if the outer transaction is large. A shared engine has no
@@ -229,9 +229,9 @@ impl RetryLoop {
                 self.record_result(TxnOutcome::Committed(commit.commit_ts));
                 Some(Ok((answer, commit)))
             }
-            Err(AttemptError::Permanent(why, outcome)) => {
+            Err(AttemptError::Permanent(error, outcome)) => {
                 self.record_result(outcome);
-                Some(Err(why))
+                Some(Err(error))
             }
             Err(AttemptError::Conflict(rows, conflict)) => {
                 self.store.inner.admission.note_conflict();
@@ -312,18 +312,18 @@ fn attempt_with<T, E: From<Error>>(
     let conflict = match work(txn) {
         Ok(answer) => match txn.commit_in_place() {
             Ok(commit) => return Ok((answer, commit)),
-            Err(why) if why.is_retryable() => why,
-            Err(why) if is_undetermined(&why) => return Err(permanent(why)),
-            Err(why) => {
+            Err(error) if error.is_retryable() => error,
+            Err(error) if is_undetermined(&error) => return Err(permanent(error)),
+            Err(error) => {
                 txn.answer_without_commit().map_err(permanent)?;
-                return Err(permanent(why));
+                return Err(permanent(error));
             }
         },
-        Err(why) => {
+        Err(error) => {
             let Some(conflict) = txn.conflict_met() else {
                 txn.attempt = None;
                 txn.answer_without_commit().map_err(permanent)?;
-                return Err(AttemptError::Permanent(why, TxnOutcome::RolledBack));
+                return Err(AttemptError::Permanent(error, TxnOutcome::RolledBack));
             };
             conflict
         }
@@ -331,9 +331,9 @@ fn attempt_with<T, E: From<Error>>(
     Err(AttemptError::Conflict(txn.written_rows(), conflict))
 }
 
-fn permanent<E: From<Error>>(why: Error) -> AttemptError<E> {
-    let outcome = TxnOutcome::Failed(why.to_string());
-    AttemptError::Permanent(why.into(), outcome)
+fn permanent<E: From<Error>>(error: Error) -> AttemptError<E> {
+    let outcome = TxnOutcome::Failed(error.to_string());
+    AttemptError::Permanent(error.into(), outcome)
 }
 
 enum AttemptError<E> {
@@ -343,8 +343,8 @@ enum AttemptError<E> {
 }
 
 /// Whether the store has failed or is closed, so that a wait for durable reads would fail as well.
-fn is_undetermined(why: &Error) -> bool {
-    matches!(why.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_))
+fn is_undetermined(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_))
 }
 
 fn retries_exhausted(attempts: u32, last: Error) -> Error {

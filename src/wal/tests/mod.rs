@@ -73,9 +73,9 @@ fn for_each_seed(count: u64, history: impl Fn(u64)) {
     };
     for seed in seeds {
         let run = std::panic::AssertUnwindSafe(|| history(seed));
-        if let Err(why) = std::panic::catch_unwind(run) {
+        if let Err(error) = std::panic::catch_unwind(run) {
             eprintln!("failed with WAL_SEED={seed}");
-            std::panic::resume_unwind(why);
+            std::panic::resume_unwind(error);
         }
     }
 }

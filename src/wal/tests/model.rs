@@ -52,9 +52,9 @@ impl Model {
                 assert_eq!(sequence, self.frames.len() as u64);
                 Ok(())
             }
-            Err(why) => {
+            Err(error) => {
                 self.maybe = Some(payload);
-                Err(why)
+                Err(error)
             }
         }
     }
@@ -66,9 +66,9 @@ impl Model {
                 self.frames.push(Vec::new());
                 Ok(())
             }
-            Err(why) => {
+            Err(error) => {
                 self.maybe = Some(Vec::new());
-                Err(why)
+                Err(error)
             }
         }
     }
@@ -111,8 +111,8 @@ impl Model {
 
     fn run_incarnation(&mut self, mut log: WalWriter<SimDisk>) {
         for _ in 0..self.choices.next_below(25) {
-            if let Err(why) = self.step(&mut log) {
-                assert!(matches!(why, WalError::Failed(_)), "{why}");
+            if let Err(error) = self.step(&mut log) {
+                assert!(matches!(error, WalError::Failed(_)), "{error}");
                 let durable = log.handle().durable_sequence();
                 assert!(append(&mut log, b"late").is_err());
                 assert!(
@@ -184,8 +184,8 @@ impl Model {
                     assert_eq!(log.last_sequence(), self.acknowledged);
                     return log;
                 }
-                Err(why) => {
-                    assert!(matches!(why, WalError::Io(_)), "{why}");
+                Err(error) => {
+                    assert!(matches!(error, WalError::Io(_)), "{error}");
                     self.end_incarnation();
                 }
             }

@@ -41,9 +41,9 @@ fn a_guard_of_a_closed_store_does_nothing() {
         let store = world.store.clone();
         world.store.close().unwrap();
         let closed = |answer: Result<()>| {
-            let why = answer.expect_err("the store is closed");
-            assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
-            assert!(why.to_string().contains("closed"), "{why}");
+            let error = answer.expect_err("the store is closed");
+            assert!(matches!(error.kind(), ErrorKind::Closed(_)), "{error}");
+            assert!(error.to_string().contains("closed"), "{error}");
         };
         assert!(!guard.is_held() && guard.wait_lost(Duration::ZERO));
         assert_eq!(guard.token(), token);

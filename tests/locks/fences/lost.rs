@@ -151,8 +151,8 @@ fn losing_one_of_several_fences_refuses_the_commit() {
         guards.iter().try_for_each(|guard| txn.fence(&guard.fence())).unwrap();
         txn.put(&world.rows, "k", "written").unwrap();
         assert!(world.store.force_unlock(["a", "b", "c"][lost], token).unwrap());
-        let why = txn.commit().unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::LockLost(loss) if loss.token == token), "{why}");
+        let error = txn.commit().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::LockLost(loss) if loss.token == token), "{error}");
         assert_eq!(world.get("k"), None);
     }
     let guards = ["a", "b", "c"].map(|name| world.store.lock(name).unwrap());

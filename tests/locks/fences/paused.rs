@@ -22,7 +22,7 @@ fn add(set: &Set, holder: u64, rounds: u64, dice: &mut Dice) -> Tally {
             match set.world.store.lock_with("n", set.options()) {
                 Ok(guard) => break guard,
                 // Another thread forced the lock away, or another pause let the lease expire.
-                Err(why) => assert!(is_lost(&why), "{why}"),
+                Err(error) => assert!(is_lost(&error), "{error}"),
             }
         };
         let token = guard.token();

@@ -51,8 +51,8 @@ fn close_removes_the_row_of_a_late_release() {
     let closing = begin("closes", move || store.close());
     answer(&closing).unwrap();
     clocks.resume();
-    let why = answer(&release).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+    let error = answer(&release).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Closed(_)), "{error}");
     assert_free(&memory, &clocks);
 }
 
@@ -71,8 +71,8 @@ fn close_ends_a_lease_that_is_being_granted() {
     assert_waits(&closing);
     gate.open();
     answer(&closing).unwrap();
-    let why = answer(&lock).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+    let error = answer(&lock).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Closed(_)), "{error}");
     assert_free(&memory, &clocks);
 }
 
@@ -104,8 +104,8 @@ fn a_lease_granted_during_close_leaves_no_row() {
                 assert!(!guard.is_held(), "round {round}: the lock is held after the close");
                 taken += 1;
             }
-            Err(why) => {
-                assert!(matches!(why.kind(), ErrorKind::Closed(_)), "round {round}: {why}");
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::Closed(_)), "round {round}: {error}");
                 refused += 1;
             }
         }
@@ -141,7 +141,7 @@ fn a_close_at_any_step_of_a_lease_leaves_no_row() {
         closed.unwrap_or_else(|_| answer(&closing)).unwrap();
         match answer(&lock) {
             Ok(guard) => assert!(!guard.is_held(), "{looks} clock reads: the lock is held after the close"),
-            Err(why) => assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{looks} clock reads: {why}"),
+            Err(error) => assert!(matches!(error.kind(), ErrorKind::Closed(_)), "{looks} clock reads: {error}"),
         }
         assert_free(&memory, &clocks);
     }
@@ -212,7 +212,7 @@ fn close_never_denies_a_lease_that_remains() {
         store.get_lock("job", HOUR).map(drop),
     ];
     for (call, answer) in answers.into_iter().enumerate() {
-        assert!(answer.is_err_and(|why| matches!(why.kind(), ErrorKind::Closed(_))), "call {call}");
+        assert!(answer.is_err_and(|error| matches!(error.kind(), ErrorKind::Closed(_))), "call {call}");
     }
     gate.open();
     answer(&closing).unwrap();

@@ -21,9 +21,9 @@ use crate::support::rows::{self, change, damage, row_bytes};
 
 #[track_caller]
 fn assert_corruption<T>(answer: Result<T>, name: &str) {
-    let why = answer.err().expect("the row is damaged");
-    assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
-    assert!(why.to_string().contains(name), "{why}");
+    let error = answer.err().expect("the row is damaged");
+    assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{error}");
+    assert!(error.to_string().contains(name), "{error}");
 }
 
 fn check_damaged(store: &Store, token: Timestamp) {

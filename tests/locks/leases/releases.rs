@@ -22,13 +22,13 @@ fn release_on_a_failed_store_is_an_error() {
         if had_failed {
             world.put("k", "v").unwrap_err();
         }
-        let why = guard.release().expect_err("the deletion of its row is not durable");
+        let error = guard.release().expect_err("the deletion of its row is not durable");
         let expected = |kind: &ErrorKind| match kind {
             ErrorKind::Closed(_) => had_failed,
             ErrorKind::Undetermined(_) => !had_failed,
             _ => false,
         };
-        assert!(expected(why.kind()), "{had_failed}: {why}");
+        assert!(expected(error.kind()), "{had_failed}: {error}");
         world.hooks.no_hooks();
         // The crash undoes the deletion of the row, so the lock is held again until the lease
         // expires or is released by its token.

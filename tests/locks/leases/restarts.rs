@@ -131,8 +131,8 @@ fn attaching_with_the_token_continues_the_lease() {
             txn.put(&rows, "by", "the attached guard")
         })
         .unwrap();
-    let why = store.attach_lock("job", token).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "the lease has a guard already: {why}");
+    let error = store.attach_lock("job", token).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "the lease has a guard already: {error}");
     drop(guard);
     let next = store.lock("job").unwrap();
     assert!(next.token() > token);

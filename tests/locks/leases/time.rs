@@ -144,11 +144,11 @@ fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
     assert_eq!(answer(&waiter).unwrap().entry().took_over.unwrap().token, guard.token());
 
     let Edge { renewed, guard, waiter, .. } = renewed_on_the_edge(|memory| memory.fail_sync(1));
-    let why = renewed.unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Undetermined(_)), "{why}");
+    let error = renewed.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Undetermined(_)), "{error}");
     assert!(!guard.is_held());
-    let why = answer(&waiter).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+    let error = answer(&waiter).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Closed(_)), "{error}");
 }
 
 #[test]
@@ -166,8 +166,8 @@ fn front_waiter_watches_the_lease() {
     });
     let before = clocks.looks("second");
     clocks.pass(2 * SECOND);
-    let why = answer(&waiting[0]).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
+    let error = answer(&waiting[0]).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::LockNotAvailable(_)), "{error}");
     // Only the request at the front of the queue watches the lease.
     until("the second is woken", || clocks.looks("second") > before);
     assert_waits(&waiting[1]);

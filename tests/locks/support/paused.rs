@@ -155,8 +155,8 @@ impl Tally {
                 *self.added.entry(holder).or_default() += 1;
                 self.late += u64::from(outlived);
             }
-            Err(why) => {
-                assert!(crate::hooked_store::is_lost(&why), "{why}");
+            Err(error) => {
+                assert!(crate::hooked_store::is_lost(&error), "{error}");
                 self.refused += 1;
             }
         }

@@ -28,12 +28,12 @@ pub fn names(engine: &dyn Engine) -> Vec<String> {
     *end.last_mut().unwrap() += 1;
     let range = RowRange { start: Bound::Included(start.clone()), end: Bound::Excluded(end) };
     let mut names = Vec::new();
-    let mut see = |key: &[u8], _: &[u8]| {
+    let mut on_row = |key: &[u8], _: &[u8]| {
         let name = RowKey::from_bytes(key).unwrap().user_key()["lock/".len()..].to_vec();
         names.push(String::from_utf8(name).unwrap());
         true
     };
-    view.scan_raw(Column::Write, &range, &mut see).unwrap();
+    view.scan_raw(Column::Write, &range, &mut on_row).unwrap();
     names.retain(|name| has_row(engine, name));
     names
 }

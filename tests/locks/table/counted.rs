@@ -276,8 +276,8 @@ impl Script {
         let mut held = self.guards.swap_remove(found);
         let alone = self.guards.iter().all(|other| other.at != held.at);
         if self.upgrading.iter().any(|other| other.at == held.at) {
-            let why = held.guard.upgrade(LockWaitPolicy::Timeout(LIMIT)).unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::Deadlock(_)), "{why}");
+            let error = held.guard.upgrade(LockWaitPolicy::Timeout(LIMIT)).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Deadlock(_)), "{error}");
             self.expected.deadlocks += 1;
             return self.guards.push(held);
         }
@@ -336,8 +336,8 @@ impl Script {
                         upgraded.unwrap();
                         self.granted_later((upgrading.at, Exclusive), false, upgrading.since, guard);
                     }
-                    Err(why) => {
-                        assert_eq!(why, TryRecvError::Empty);
+                    Err(error) => {
+                        assert_eq!(error, TryRecvError::Empty);
                         self.upgrading.push(upgrading);
                     }
                 }
@@ -346,8 +346,8 @@ impl Script {
     }
 }
 
-fn assert_not_available(why: Error) {
-    assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
+fn assert_not_available(error: Error) {
+    assert!(matches!(error.kind(), ErrorKind::LockNotAvailable(_)), "{error}");
 }
 
 #[test]

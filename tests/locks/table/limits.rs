@@ -12,7 +12,7 @@ const LONGEST: Duration = DAY.saturating_mul(366);
 const NANOSECOND: Duration = Duration::from_nanos(1);
 
 fn refused(store: &Store, name: &str, options: LockOptions) -> bool {
-    store.lock_with(name, options).is_err_and(|why| is_invalid(&why))
+    store.lock_with(name, options).is_err_and(|error| is_invalid(&error))
 }
 
 /// Every call that takes a name must refuse this one.
@@ -33,7 +33,7 @@ fn refuses_name(store: &Store, name: &str) {
         store.is_free_lock(name).map(drop),
     ];
     for (call, answer) in answers.into_iter().enumerate() {
-        assert!(answer.is_err_and(|why| is_invalid(&why)), "call {call} accepts the name {name:?}");
+        assert!(answer.is_err_and(|error| is_invalid(&error)), "call {call} accepts the name {name:?}");
     }
 }
 
@@ -53,9 +53,9 @@ fn names_reasons_leases_and_permits_work_up_to_their_limits() {
     }
 
     let longest_reason = "w".repeat(MAX_LOCK_REASON_BYTES);
-    for why in ["", &longest_reason] {
-        let guard = store.lock_with("with reason", LockOptions::exclusive().reason(why)).unwrap();
-        assert_eq!(guard.entry().reason.as_deref(), Some(why));
+    for reason in ["", &longest_reason] {
+        let guard = store.lock_with("with reason", LockOptions::exclusive().reason(reason)).unwrap();
+        assert_eq!(guard.entry().reason.as_deref(), Some(reason));
     }
     assert!(refused(&store, "with reason", LockOptions::exclusive().reason(longest_reason + "w")));
     assert_eq!(MAX_LOCK_REASON_BYTES, 255);
@@ -66,7 +66,7 @@ fn names_reasons_leases_and_permits_work_up_to_their_limits() {
         guard.renew(DAY).unwrap();
         guard.renew(lease).unwrap();
         for lease in [SHORTEST - NANOSECOND, LONGEST + NANOSECOND] {
-            assert!(guard.renew(lease).is_err_and(|why| is_invalid(&why)), "{lease:?}");
+            assert!(guard.renew(lease).is_err_and(|error| is_invalid(&error)), "{lease:?}");
         }
         guard.renew(DAY).unwrap();
         guard.release().unwrap();
@@ -75,7 +75,7 @@ fn names_reasons_leases_and_permits_work_up_to_their_limits() {
     }
     for lease in [SHORTEST - NANOSECOND, LONGEST + NANOSECOND, Duration::ZERO, Duration::MAX] {
         assert!(refused(&store, "leased", LockOptions::exclusive().lease(lease)), "{lease:?}");
-        assert!(store.get_lock("leased", lease).is_err_and(|why| is_invalid(&why)), "{lease:?}");
+        assert!(store.get_lock("leased", lease).is_err_and(|error| is_invalid(&error)), "{lease:?}");
     }
     assert!(refused(&store, "leased", LockOptions::exclusive().auto_renew(false)));
     assert!(refused(&store, "leased", LockOptions::semaphore(2).lease(DAY)));

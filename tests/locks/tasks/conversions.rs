@@ -53,8 +53,8 @@ fn second_upgrader_gets_deadlock_and_stays_shared() {
         let [mut one, mut other] = [(); 2].map(|()| takes(&store, LockOptions::shared()));
         let token = other.token();
         let mut first = Steps::waiting(one.upgrade(LockWaitPolicy::Forever));
-        let why = other.upgrade(LockWaitPolicy::Forever).await.unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::Deadlock(_)), "{why}");
+        let error = other.upgrade(LockWaitPolicy::Forever).await.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Deadlock(_)), "{error}");
         assert_eq!((mode(&other), other.token(), other.is_held()), (LockMode::Shared, token, true));
         assert_eq!(first.wakes(), 0);
         drop(other);
@@ -89,9 +89,9 @@ fn upgrade_timeout_or_drop_keeps_the_lock() {
     on_both(|store| async move {
         let [mut one, other] = [(); 2].map(|()| takes(&store, LockOptions::shared()));
         let (token, fence) = (one.token(), one.fence());
-        let why = one.upgrade(LockWaitPolicy::Timeout(Duration::from_millis(20))).await.unwrap_err();
-        let ErrorKind::LockNotAvailable(held) = why.kind() else { panic!("{why}") };
-        assert!(held.holders.iter().any(|holder| holder.token == Some(other.token())), "{why}");
+        let error = one.upgrade(LockWaitPolicy::Timeout(Duration::from_millis(20))).await.unwrap_err();
+        let ErrorKind::LockNotAvailable(held) = error.kind() else { panic!("{error}") };
+        assert!(held.holders.iter().any(|holder| holder.token == Some(other.token())), "{error}");
         assert!(matches!(
             one.upgrade(LockWaitPolicy::NoWait).await.unwrap_err().kind(),
             ErrorKind::LockNotAvailable(_)
@@ -140,9 +140,9 @@ fn upgrade_dropped_before_its_token_has_no_fence() {
             drop(Steps::waiting(guard.upgrade(LockWaitPolicy::NoWait)));
             assert_eq!((mode(&guard), guard.token()), (LockMode::Exclusive, Timestamp::ZERO));
             let mut old = old;
-            let why = old.fence(&guard.fence()).unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-            assert!(why.to_string().contains("call it again"), "{why}");
+            let error = old.fence(&guard.fence()).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
+            assert!(error.to_string().contains("call it again"), "{error}");
             guard = guard.detach().unwrap_err();
             // The zero token of the unfinished conversion is refused by other calls.
             assert!(!store.store().force_unlock("n", Timestamp::ZERO).unwrap());
@@ -165,9 +165,9 @@ fn upgrade_dropped_before_its_token_cannot_be_renewed() {
             let _busy = Busy::begin(&runtime);
             drop(Steps::waiting(guard.upgrade(LockWaitPolicy::NoWait)));
             let writes = world.hooks.writes();
-            let why = guard.guard().renew(HOUR).unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-            assert!(why.to_string().contains("no token"), "{why}");
+            let error = guard.guard().renew(HOUR).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
+            assert!(error.to_string().contains("no token"), "{error}");
             assert!(guard.is_held());
             world.hooks.writes() - writes
         };

@@ -143,8 +143,8 @@ impl Script {
                 let id = self.entries().iter().map(|entry| entry.id).max().unwrap();
                 self.waiting.push(Waiting { at, mode, leased, id, cancel, steps });
             }
-            (Poll::Ready(Err(why)), LockWaitPolicy::NoWait | LockWaitPolicy::Timeout(_)) => {
-                assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
+            (Poll::Ready(Err(error)), LockWaitPolicy::NoWait | LockWaitPolicy::Timeout(_)) => {
+                assert!(matches!(error.kind(), ErrorKind::LockNotAvailable(_)), "{error}");
                 self.of(mode).timeouts += 1;
             }
             (other, wait) => panic!("{mode} of {}, {wait:?}: {other:?}", NAMES[at]),
@@ -224,8 +224,8 @@ impl Script {
             self.of(waiting.mode).cancelled += 1;
             if self.below(2) == 0 {
                 waiting.cancel.cancel();
-                let why = waiting.steps.end().unwrap_err();
-                assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
+                let error = waiting.steps.end().unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::Cancelled(_)), "{error}");
             }
         }
     }
@@ -255,8 +255,8 @@ impl Script {
         let mode = if deadlock { Shared } else { Exclusive };
         match upgraded {
             Ok(()) => self.expected.exclusive.acquired += u64::from(!deadlock),
-            Err(why) => {
-                assert!(deadlock && matches!(why.kind(), ErrorKind::Deadlock(_)), "{why}");
+            Err(error) => {
+                assert!(deadlock && matches!(error.kind(), ErrorKind::Deadlock(_)), "{error}");
                 self.expected.deadlocks += 1;
             }
         }

@@ -172,8 +172,8 @@ fn a_snapshot_from_before_the_grant_is_refused() {
         let before = written.load(Ordering::SeqCst);
         until("other writers commit", || enough(before, &written)).await;
         let guard = store.lock("n").await.unwrap();
-        let why = old.fence(&guard.fence()).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}");
+        let error = old.fence(&guard.fence()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::SnapshotTooOld(_)), "{error}");
         drop((old, guard));
 
         let attempts = Arc::<AtomicU64>::default();
@@ -186,9 +186,9 @@ fn a_snapshot_from_before_the_grant_is_refused() {
             txn.fence(&guard.fence())?;
             txn.put(&with.rows, "inside", "")
         });
-        let why: Error = inside.await.unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-        assert!(why.to_string().contains("transact_with_lock"), "{why}");
+        let error: Error = inside.await.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
+        assert!(error.to_string().contains("transact_with_lock"), "{error}");
         assert_eq!((attempts.load(Ordering::SeqCst), world.get("inside")), (1, None));
         stop.store(true, Ordering::SeqCst);
         for writer in writers {

@@ -57,8 +57,8 @@ fn attaching_with_a_wrong_or_ended_token_is_lost() {
             assert_lost(attach(&store, other).await, other, LockLostReason::UnknownToken);
         }
         let guard = attach(&store, token).await.unwrap();
-        let why = attach(&store, token).await.unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+        let error = attach(&store, token).await.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
         guard.release().await.unwrap();
         assert_lost(attach(&store, token).await, token, LockLostReason::UnknownToken);
     });
@@ -228,8 +228,8 @@ fn second_waiter_is_granted_at_expiry_with_one_wake() {
             until("the request waits", || waiting(&store) == place + 1).await;
         }
         let [third, second, first] = [(); 3].map(|()| tasks.pop().unwrap());
-        let why = first.await.unwrap().0.unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
+        let error = first.await.unwrap().0.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::LockNotAvailable(_)), "{error}");
         assert!(began.elapsed() < time, "the machine is too slow for the test");
         let (guard, _) = second.await.unwrap();
         let guard = guard.unwrap();

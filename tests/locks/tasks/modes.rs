@@ -192,9 +192,9 @@ async fn leave(store: &AsyncStore, place: usize, way: Way) {
     match way {
         Way::Dropped => drop(leaving),
         Way::TimedOut => {
-            let why = leaving.end().unwrap_err();
-            let ErrorKind::LockNotAvailable(held) = why.kind() else { panic!("{why}") };
-            assert_eq!(held.queue_position, place, "{why}");
+            let error = leaving.end().unwrap_err();
+            let ErrorKind::LockNotAvailable(held) = error.kind() else { panic!("{error}") };
+            assert_eq!(held.queue_position, place, "{error}");
         }
         Way::Cancelled => {
             cancel.cancel();
@@ -294,9 +294,9 @@ fn other_limits_and_shared_do_not_mix_with_a_semaphore() {
     on_both(|store| async move {
         let held = takes(&store, LockOptions::semaphore(3));
         for options in [LockOptions::semaphore(4), LockOptions::shared()] {
-            let why = store.lock_with("n", options).await.unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-            assert!(why.to_string().contains("semaphore of 3"), "{why}");
+            let error = store.lock_with("n", options).await.unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
+            assert!(error.to_string().contains("semaphore of 3"), "{error}");
         }
         assert!(held.is_held());
         assert_eq!(store.store().lock_table().unwrap().entries.len(), 1);

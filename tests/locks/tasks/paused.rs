@@ -22,8 +22,8 @@ async fn add(set: Arc<Set>, task: u64, rounds: u64, mut dice: Dice) -> Tally {
         let guard = match store.lock_with("n", set.options()).await {
             Ok(guard) => guard,
             // Another thread forced the lock away, or another pause let the lease expire.
-            Err(why) if is_lost(&why) => continue,
-            Err(why) => panic!("{why}"),
+            Err(error) if is_lost(&error) => continue,
+            Err(error) => panic!("{error}"),
         };
         let (token, fence, pause) = (guard.token(), guard.fence(), set.draw(&mut dice));
         set.begins(token);

@@ -130,8 +130,8 @@ fn a_damaged_row_blocks_its_name_and_no_other() {
                 store.lock_with("n", lease()).await.map(drop),
                 attach(&store, "n", token).await.map(drop),
             ];
-            for why in answers.map(Result::unwrap_err) {
-                assert!(matches!(why.kind(), ErrorKind::Corruption(_)) && why.to_string().contains('n'), "{why}");
+            for error in answers.map(Result::unwrap_err) {
+                assert!(matches!(error.kind(), ErrorKind::Corruption(_)) && error.to_string().contains('n'), "{error}");
             }
             drop(store.lock_with("other", lease()).await.unwrap());
             attach(&store, "good", good).await.unwrap().release().await.unwrap();

@@ -173,8 +173,8 @@ fn cancel_leaves_the_queue_unchanged() {
         let last = waits(&store, LockOptions::exclusive());
         let before: Vec<u64> = store.store().lock_table().unwrap().entries.iter().map(|entry| entry.id).collect();
         std::thread::spawn(move || cancel.cancel());
-        let why = cancelled.await.unwrap().unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
+        let error = cancelled.await.unwrap().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled(_)), "{error}");
         let after: Vec<u64> = store.store().lock_table().unwrap().entries.iter().map(|entry| entry.id).collect();
         assert_eq!(after, [before[0], before[1], before[3]]);
         assert_eq!((first.wakes(), last.wakes(), store.store().lock_stats().exclusive.cancelled), (0, 0, 1));
@@ -191,17 +191,17 @@ fn each_wait_policy_ends_as_documented() {
             let ahead = waits(&store, LockOptions::exclusive());
             for time in [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(50)] {
                 let began = Instant::now();
-                let why = store
+                let error = store
                     .lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::Timeout(time)))
                     .await
                     .unwrap_err();
-                let ErrorKind::LockNotAvailable(found) = why.kind() else { panic!("{why}") };
-                assert_eq!((found.holders.len(), found.queue_position), (1, 1), "{why}");
+                let ErrorKind::LockNotAvailable(found) = error.kind() else { panic!("{error}") };
+                assert_eq!((found.holders.len(), found.queue_position), (1, 1), "{error}");
                 assert_eq!(found.holders[0].token, Some(held.token()));
-                assert!(found.waited >= time && began.elapsed() >= time, "{why}");
+                assert!(found.waited >= time && began.elapsed() >= time, "{error}");
             }
-            let why = store.lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::NoWait)).await.unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
+            let error = store.lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::NoWait)).await.unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::LockNotAvailable(_)), "{error}");
             // Waits with the longest timeout and without a timeout end when the store closes.
             let longest = LockWaitPolicy::Timeout(Duration::MAX);
             let waits = [longest, LockWaitPolicy::Forever].map(|wait| {
@@ -230,8 +230,8 @@ fn relocking_a_held_name_times_out() {
             (again.map(drop), held.is_held(), held.token())
         });
         let (again, is_held, token) = task.await.unwrap();
-        let why = again.unwrap_err();
-        let ErrorKind::LockNotAvailable(found) = why.kind() else { panic!("{why}") };
+        let error = again.unwrap_err();
+        let ErrorKind::LockNotAvailable(found) = error.kind() else { panic!("{error}") };
         assert!(found.waited >= timeout && is_held);
         assert_eq!(found.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [Some(token)]);
     });
@@ -264,8 +264,8 @@ fn mutual_waiters_are_listed_and_time_out() {
         .await;
         assert_eq!((cycle.len(), cycle[0].len()), (1, 2), "{cycle:?}");
         for task in tasks {
-            let why = task.await.unwrap().unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
+            let error = task.await.unwrap().unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::LockNotAvailable(_)), "{error}");
         }
     });
 }

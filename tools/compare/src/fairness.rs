@@ -234,7 +234,7 @@ pub fn show_lines(lines: &[StoreLine]) -> Table {
         let median =
             |value: Option<Spread>, show: fn(f64) -> String| value.map_or_else(String::new, |one| show(one.median));
         match &line.failed {
-            Some(why) => cells.push(format!("FAILED: {why}")),
+            Some(error) => cells.push(format!("FAILED: {error}")),
             None => cells.extend([
                 line.rate.map_or_else(String::new, |rate| {
                     format!("{} ({}..{})", count(rate.median), count(rate.min), count(rate.max))
@@ -264,9 +264,9 @@ pub fn show(requirements: &[Requirement]) -> Table {
     let mut table = new_table(&["required", "store", "value (min..max)", "bar", "met"]);
     for one in requirements {
         let mut value = one.value.map_or_else(|| "-".to_owned(), |value| value.to_string());
-        if let Some(why) = &one.failed {
+        if let Some(error) = &one.failed {
             value.push_str("\nfailed: ");
-            value.push_str(why);
+            value.push_str(error);
         }
         let met = if one.met { Cell::new("yes").fg(Color::Green) } else { Cell::new("NO").fg(Color::Red) };
         table.add_row([Cell::new(&one.what), Cell::new(one.store.name()), Cell::new(value), Cell::new(one.bar), met]);

@@ -157,8 +157,8 @@ enum Command {
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => ExitCode::from(code),
-        Err(why) => {
-            eprintln!("error: {why:#}");
+        Err(error) => {
+            eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -265,8 +265,8 @@ fn run_fairness(stores: &[StoreKind], args: &CommonArgs) -> Result<Option<u8>> {
 }
 
 fn run_syncs(stores: &[StoreKind], args: &CommonArgs) -> Result<Option<u8>> {
-    if let Some(why) = syncs::unavailable() {
-        println!("SKIPPED ({why})");
+    if let Some(error) = syncs::unavailable() {
+        println!("SKIPPED ({error})");
         return Ok(Some(0));
     }
     let scratch = args.scratch_dir()?;

@@ -27,7 +27,7 @@ const STACK_BYTES: usize = 512 << 10;
 pub fn run(spec: &Spec, dir: &Path) -> Outcome {
     match measure(spec, dir) {
         Ok(metrics) => Outcome::Measured(metrics),
-        Err(why) => Outcome::Failed(format!("{why:#}")),
+        Err(error) => Outcome::Failed(format!("{error:#}")),
     }
 }
 

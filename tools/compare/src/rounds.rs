@@ -97,7 +97,7 @@ pub fn run(plan: &Plan, scratch: &ScratchDir, results: &mut ResultsFile) -> Resu
         let Some(outcome) = scratch.run(spec)? else { return Ok(false) };
         let what = match &outcome {
             Outcome::Measured(measured) => format!("{:.0} {} per second", measured.rate, spec.setting.work.unit()),
-            Outcome::Failed(why) => format!("FAILED: {why}"),
+            Outcome::Failed(error) => format!("FAILED: {error}"),
         };
         let Spec { setting, store, round, .. } = spec;
         eprintln!("[{}/{}] round {}, {setting}: {}: {what}", place + 1, specs.len(), round + 1, store.name());

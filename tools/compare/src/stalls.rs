@@ -149,8 +149,8 @@ fn write(client: u64, mut rng: Rng, store: &Store, rows: &Keyspace, start: &Barr
         let count = written.timed.len() as u64 + 1;
         let value = rng.value(count, VALUE_BYTES);
         let before = started.elapsed();
-        if let Err(why) = store.transact(|txn| txn.put(rows, key(client * ROWS + place as u64), &value)) {
-            written.failure = Some(why.to_string());
+        if let Err(error) = store.transact(|txn| txn.put(rows, key(client * ROWS + place as u64), &value)) {
+            written.failure = Some(error.to_string());
             break;
         }
         let after = started.elapsed();

@@ -61,7 +61,7 @@ impl Outcomes {
     /// The text of the first failure.
     pub fn failure(&self, entry: &Entry, conditions: &Conditions, rounds: u64) -> Option<&str> {
         (0..rounds).find_map(|round| match self.get(entry, conditions, round)? {
-            Outcome::Failed(why) => Some(why.as_str()),
+            Outcome::Failed(error) => Some(error.as_str()),
             Outcome::Measured(_) => None,
         })
     }

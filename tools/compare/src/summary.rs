@@ -121,7 +121,7 @@ pub fn show(summaries: &[Summary]) -> Vec<(String, Table)> {
         for summary in group {
             let mut cells = vec![summary.store.name().to_owned()];
             match &summary.failed {
-                Some(why) => cells.push(format!("FAILED: {why}")),
+                Some(error) => cells.push(format!("FAILED: {error}")),
                 None => cells.extend(row(summary).into_iter().take(columns.len())),
             }
             table.add_row(cells);

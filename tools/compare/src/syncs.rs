@@ -71,7 +71,7 @@ pub fn unavailable() -> Option<String> {
     match works {
         Ok(status) if status.success() => None,
         Ok(status) => Some(format!("strace cannot trace processes on this machine: {status}")),
-        Err(why) => Some(format!("cannot run strace: {why}")),
+        Err(error) => Some(format!("cannot run strace: {error}")),
     }
 }
 
@@ -87,7 +87,7 @@ pub fn run(stores: &[StoreKind], conditions: &Conditions, scratch: &ScratchDir) 
                 match count(store, durable, clients, &conditions, scratch)? {
                     None => return Ok(None),
                     Some(Ok(calls)) => counts.push(calls),
-                    Some(Err(why)) => failed = Some(why),
+                    Some(Err(error)) => failed = Some(error),
                 }
             }
             let per_commit = match &counts[..] {
@@ -115,7 +115,7 @@ fn count(
     let outcome = scratch.run_with(&spec, &["strace", "-f", "--seccomp-bpf", "-c", "-o", name, "-e", TRACED_CALLS])?;
     Ok(match outcome {
         None => None,
-        Some(Outcome::Failed(why)) => Some(Err(why)),
+        Some(Outcome::Failed(error)) => Some(Err(error)),
         Some(Outcome::Measured(_)) => Some(Ok(parse(&fs::read_to_string(&counts)?)?)),
     })
 }
@@ -152,7 +152,7 @@ pub fn show(all: &[SyncCounts]) -> Table {
     for one in all {
         let by: Vec<String> = one.per_commit.iter().map(|(name, calls)| format!("{calls:.3} {name}")).collect();
         let sum = match &one.failed {
-            Some(why) => format!("failed: {why}"),
+            Some(error) => format!("failed: {error}"),
             None if one.is_ok() => format!("{:.3}", one.sum()),
             None => format!("{:.3}: NOT DURABLE", one.sum()),
         };

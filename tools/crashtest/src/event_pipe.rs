@@ -285,9 +285,9 @@ impl ChildMonitor {
             let mut line = Vec::new();
             // A line without its newline was cut off by the end of the process, and is ignored.
             while pipe.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n") {
-                let event = serde_json::from_slice(&line).unwrap_or_else(|why| {
+                let event = serde_json::from_slice(&line).unwrap_or_else(|error| {
                     let (call, kind) = ("the pipe".into(), "Garbled".into());
-                    Event::Failed(Call { call, kind, text: why.to_string() })
+                    Event::Failed(Call { call, kind, text: error.to_string() })
                 });
                 shared.lock().apply(event);
                 line.clear();

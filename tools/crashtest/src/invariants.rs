@@ -23,7 +23,7 @@ pub fn check_structure(reader: &impl CellReader) -> Result<Vec<Violation>, Engin
     reader.scan(Column::Lock, &RowRange::all(), false, |key, bytes| {
         let lock = match Lock::decode(bytes) {
             Ok(lock) => format!("of the transaction {} with primary {:?}", lock.txn.start_ts, lock.primary),
-            Err(why) => why.to_string(),
+            Err(error) => error.to_string(),
         };
         violations
             .push(Violation::new("no locks left", format!("row {:?} has a lock {lock}", RowKey::from_bytes(key))));

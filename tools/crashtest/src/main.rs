@@ -106,8 +106,8 @@ struct ReplayArgs {
 }
 
 fn main() -> ExitCode {
-    run(Cli::parse().command).unwrap_or_else(|why| {
-        eprintln!("error: {}", format!("{why:#}").replace('\n', " "));
+    run(Cli::parse().command).unwrap_or_else(|error| {
+        eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
         ExitCode::from(2)
     })
 }
@@ -197,8 +197,8 @@ fn run_repeatedly(layer: Layer, args: &LayerArgs) -> anyhow::Result<LayerResult>
         }
         outcome.add(layer.run(args)?);
     }
-    if let (0, Some(why)) = (outcome.cases, &outcome.skipped) {
-        anyhow::bail!("this machine cannot run the case: {why}");
+    if let (0, Some(error)) = (outcome.cases, &outcome.skipped) {
+        anyhow::bail!("this machine cannot run the case: {error}");
     }
     Ok(outcome)
 }
@@ -278,5 +278,5 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 /// A closed pipe is no error: a reader such as `head` may end early, and the exit code is still
 /// set.
 fn ignore_broken_pipe(written: io::Result<()>) -> io::Result<()> {
-    written.or_else(|why| if why.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(why) })
+    written.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }

@@ -297,7 +297,7 @@ impl PointsArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         match writeln!(io::stdout(), "{}", render(terminal_table::table(presets::UTF8_HORIZONTAL_ONLY))?) {
             // A reader such as `head` may close the pipe.
-            Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => written.context("cannot write to the terminal"),
         }
     }

@@ -200,7 +200,7 @@ pub fn keyspaces_without_name(store: &Store, storage: &impl CellReader) -> Resul
     // The catalog has no name, but its rows are legal.
     found.remove(&KeyspaceId(0));
     let keyspaces = store.snapshot().and_then(|snapshot| snapshot.keyspaces());
-    for keyspace in keyspaces.map_err(|why| EngineError::Undetermined(why.to_string()))? {
+    for keyspace in keyspaces.map_err(|error| EngineError::Undetermined(error.to_string()))? {
         found.remove(&keyspace.id());
     }
     Ok(found)

@@ -109,8 +109,8 @@ pub fn soak(args: &SoakArgs, save: &dyn Fn(&RunReport) -> anyhow::Result<()>) ->
     }
     for layer in Layer::ALL {
         if !report.layers.iter().any(|layer_result| layer_result.layer == layer.name()) {
-            let why = Some("not reached in this time".into());
-            report.add(LayerResult { skipped: why, ..LayerResult::new(layer.name()) });
+            let error = Some("not reached in this time".into());
+            report.add(LayerResult { skipped: error, ..LayerResult::new(layer.name()) });
         }
     }
     save(&report)?;

@@ -108,17 +108,17 @@ pub fn verify(target: &StoreUnderTest<'_>, client_log: ClientLog) -> StoreReport
         Ok(before) if target.reopen => match open_and_digest(target) {
             Ok(after) if after == before => {}
             Ok(_) => report(&mut found, "idempotent recovery", "a second opening changed the stored data"),
-            Err(why) => report(&mut found, "the store opens", format!("the second opening failed: {why}")),
+            Err(error) => report(&mut found, "the store opens", format!("the second opening failed: {error}")),
         },
         Ok(_) => {}
-        Err(why) => found.open_error = Some(why),
+        Err(error) => found.open_error = Some(error),
     }
     found.client_log = recorder.into_log();
     if found.open_error.is_none() {
         found.violations.extend(check_counter(&found.client_log));
         match found.client_log.history() {
             Ok(history) => found.violations.extend(Violation::found_by_checker(&check(&history))),
-            Err(why) => report(&mut found, "harness", why.to_string()),
+            Err(error) => report(&mut found, "harness", error.to_string()),
         }
     }
     found
@@ -164,8 +164,8 @@ fn resolve_and_verify(
     let checked = client.check_snapshot(target.workload);
     let progress = client.lock_every_row();
     drop(client);
-    if let Err(why) = checked {
-        report(found, "workload", why.to_string());
+    if let Err(error) = checked {
+        report(found, "workload", error.to_string());
     }
     match progress {
         Ok(TxnEnd::Committed) => {}
@@ -173,8 +173,8 @@ fn resolve_and_verify(
     }
     store.resolve_orphan_locks()?;
     let keyspaces = keyspace_ids(&store)?;
-    if let Err(why) = store.close() {
-        report(found, "the store closes", why.to_string());
+    if let Err(error) = store.close() {
+        report(found, "the store closes", error.to_string());
     }
     found.violations.extend(check_structure(engine.storage())?);
     Ok(digest(engine.storage(), &keyspaces)?)
@@ -342,8 +342,8 @@ mod tests {
             reopen: true,
             accept_loss: None,
         };
-        let why = verify(&target, ClientLog::default()).open_error.unwrap();
-        assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)), "{why:?}");
+        let error = verify(&target, ClientLog::default()).open_error.unwrap();
+        assert!(matches!(error.kind(), ErrorKind::AlreadyOpen(_)), "{error:?}");
         release.join().unwrap();
         assert!(verify(&target, ClientLog::default()).open_error.is_none());
     }

@@ -90,9 +90,9 @@ fn bad_lines_are_refused_with_their_number() {
         (r#"{"rows":[]}"#, "`event` is missing"),
     ];
     for (bad, expected) in cases {
-        let why = History::read(format!("{good}\n\n{bad}\n{good}").as_bytes()).unwrap_err();
-        let text = why.to_string();
-        assert!(why.line == 3 && text.starts_with("line 3: ") && text.contains(expected), "{bad}: {text}");
+        let error = History::read(format!("{good}\n\n{bad}\n{good}").as_bytes()).unwrap_err();
+        let text = error.to_string();
+        assert!(error.line == 3 && text.starts_with("line 3: ") && text.contains(expected), "{bad}: {text}");
         assert!(!text.contains('\n') && !text.contains("line 1"), "{text}");
     }
     let twice = r#"{"event":"initial","rows":[["a","1"],["a","2"]]}"#;

@@ -136,10 +136,10 @@ fn a_loss_that_is_partly_in_the_tables_is_always_refused() {
     let (mut model, offset) = with_a_part_in_the_tables();
     model.disk.flip_bits("0000000002.segment", offset + 100, 1);
     let refused = |opened: Result<Store, EngineError>| match opened.map(drop) {
-        Err(EngineError::Corruption(why)) => {
+        Err(EngineError::Corruption(text)) => {
             // The error must have no fingerprint, or the command line would offer to accept this
             // loss.
-            assert!(why.contains("interrupted flush") && !why.contains("(loss "), "{why}");
+            assert!(text.contains("interrupted flush") && !text.contains("(loss "), "{text}");
         }
         other => panic!("{other:?}"),
     };
@@ -261,9 +261,9 @@ fn every_crash_leaves_a_prefix_with_all_acknowledged() {
         let history = std::panic::AssertUnwindSafe(|| run(seed));
         match std::panic::catch_unwind(history) {
             Ok(sequence) => flushed += u64::from(sequence > 0),
-            Err(why) => {
+            Err(error) => {
                 eprintln!("failed with LSM_SEED={seed}");
-                std::panic::resume_unwind(why);
+                std::panic::resume_unwind(error);
             }
         }
     }

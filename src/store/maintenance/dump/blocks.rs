@@ -193,7 +193,7 @@ impl<R: Read> DumpReader<R> {
 
     fn check_first_line(&self, line: &[u8]) -> Result<()> {
         let not_a_dump =
-            |why: &str| Err(ErrorKind::UnrecognizedFormat(format!("this is not a percolite dump: {why}")).into());
+            |reason: &str| Err(ErrorKind::UnrecognizedFormat(format!("this is not a percolite dump: {reason}")).into());
         if line.is_empty() {
             return not_a_dump("it is empty");
         }
@@ -245,7 +245,7 @@ impl<R: Read> DumpReader<R> {
         if checksum(number, &self.content) != stored {
             return Err(self.corrupt("is damaged: checksum mismatch"));
         }
-        self.decode().map_err(|why| self.corrupt(&format!("is damaged: {why}")))
+        self.decode().map_err(|error| self.corrupt(&format!("is damaged: {error}")))
     }
 
     fn decode(&mut self) -> Result<DumpBlock, String> {
@@ -262,12 +262,12 @@ impl<R: Read> DumpReader<R> {
                 match lz4_flex::block::decompress_into(compressed, &mut self.record) {
                     Ok(written) if written == length => &self.record,
                     Ok(_) => return Err("a block is shorter than its decompressed length".into()),
-                    Err(why) => return Err(format!("a block cannot be decompressed: {why}")),
+                    Err(error) => return Err(format!("a block cannot be decompressed: {error}")),
                 }
             }
             _ => return Err("a block has an unknown encoding".into()),
         };
-        codec::decode_value(record).map_err(|why| why.to_string())
+        codec::decode_value(record).map_err(|error| error.to_string())
     }
 
     pub fn expect_end(&mut self) -> Result<()> {
@@ -296,20 +296,20 @@ impl<R: Read> DumpReader<R> {
             match self.from.read(rest) {
                 Ok(0) => break,
                 Ok(more) => filled += more,
-                Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
-                Err(why) => return Err(read_error(why)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(read_error(error)),
             }
         }
         Ok(filled)
     }
 }
 
-fn write_error(why: io::Error) -> Error {
-    ErrorKind::Io(format!("cannot write the dump: {why}")).into()
+fn write_error(error: io::Error) -> Error {
+    ErrorKind::Io(format!("cannot write the dump: {error}")).into()
 }
 
-fn read_error(why: io::Error) -> Error {
-    ErrorKind::Io(format!("cannot read the dump: {why}")).into()
+fn read_error(error: io::Error) -> Error {
+    ErrorKind::Io(format!("cannot read the dump: {error}")).into()
 }
 
 impl DumpHeader {
@@ -415,7 +415,7 @@ mod tests {
                 let read = DumpReader::open(dump.as_slice(), "").unwrap().read();
                 match read {
                     Ok(_) => assert!(is_read, "{count}"),
-                    Err(why) => assert!(!is_read && why.to_string().contains("more than 4096 rows"), "{why}"),
+                    Err(error) => assert!(!is_read && error.to_string().contains("more than 4096 rows"), "{error}"),
                 }
             }
         }

@@ -17,14 +17,14 @@ use crate::store::read::row_reader::load_value;
 use crate::store::read::scanned_row::VisibleValue;
 use crate::timestamp::Timestamp;
 
-/// Calls `see` with the key and the value of each row of the range whose newest version in the view
-/// was committed after `since`. The value of a deleted row is `None`.
+/// Calls `on_change` with the key and the value of each row of the range whose newest version in
+/// the view was committed after `since`. The value of a deleted row is `None`.
 pub(in crate::store) fn visit_changed_rows(
     store: &Store,
     view: &Arc<ReadView>,
     range: RowRange,
     since: Timestamp,
-    mut see: impl FnMut(&[u8], Option<&[u8]>) -> Result<()>,
+    mut on_change: impl FnMut(&[u8], Option<&[u8]>) -> Result<()>,
 ) -> Result<()> {
     let mut locks = ColumnCursor::new(Column::Lock, view.must_check_locks.then(|| range.clone()));
     let mut versions = ColumnCursor::new(Column::Write, Some(range));
@@ -49,13 +49,13 @@ pub(in crate::store) fn visit_changed_rows(
                 },
             };
             if let Some(value) = change {
-                see(row.user_key(), value.as_deref())?;
+                on_change(row.user_key(), value.as_deref())?;
             }
             continue;
         }
         let Some((row, content)) = versions.next(false) else { return Ok(()) };
         if let Some(value) = change_in_version(view, row, content, since)? {
-            see(RowKey::user_key_of(row), value.as_deref())?;
+            on_change(RowKey::user_key_of(row), value.as_deref())?;
         }
     }
 }

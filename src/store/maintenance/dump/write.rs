@@ -217,11 +217,11 @@ impl<W: Write, F: FnMut(&DumpStats) -> Result<()>> DumpJob<W, F> {
     fn full_keyspace(&mut self, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<()> {
         let result = snapshot.range(keyspace, ..).visit(|key, value| match self.row(keyspace, key, Some(value)) {
             Ok(()) => ControlFlow::Continue(()),
-            Err(why) => ControlFlow::Break(why),
+            Err(error) => ControlFlow::Break(error),
         })?;
         match result {
             ControlFlow::Continue(()) => self.finish_keyspace(keyspace),
-            ControlFlow::Break(why) => Err(why),
+            ControlFlow::Break(error) => Err(error),
         }
     }
 

@@ -82,15 +82,15 @@ impl<'a> Verifier<'a> {
             self.report.bytes += bytes as u64;
             *self.counter(column) += page.len() as u64;
             for (key, value) in &page {
-                if let Err(why) = check(self, key, value) {
-                    self.add_issue(column, row_of(column, key).as_ref(), error_text(why));
+                if let Err(error) = check(self, key, value) {
+                    self.add_issue(column, row_of(column, key).as_ref(), error_text(error));
                 }
             }
             (self.progress)(&self.report)?;
             let last = page.pop().map(|(key, _)| key);
-            if let Err(why) = read {
+            if let Err(error) = read {
                 let position = last.map_or_else(|| "its start".into(), |key| self.position_text(column, &key));
-                self.add_issue(column, None, format!("cannot be read after {position}: {}", error_text(why)));
+                self.add_issue(column, None, format!("cannot be read after {position}: {}", error_text(error)));
                 return Ok(());
             }
             match last {
@@ -171,8 +171,8 @@ impl<'a> Verifier<'a> {
             Some(StoredValue::Inline(value)) => Some(value.clone()),
             None => None,
         };
-        if let Some(Err(why)) = stored.map(|value: Value| decode_leases(row.user_key(), &value)) {
-            self.add_issue(Column::Write, Some(row), why.to_string());
+        if let Some(Err(error)) = stored.map(|value: Value| decode_leases(row.user_key(), &value)) {
+            self.add_issue(Column::Write, Some(row), error.to_string());
         }
         Ok(())
     }
@@ -340,7 +340,7 @@ impl<'a> Verifier<'a> {
     }
 
     fn decode<T: Record>(&mut self, column: Column, row: &RowKey, bytes: &[u8]) -> Option<T> {
-        T::decode(bytes).map_err(|why| self.add_issue(column, Some(row), why.to_string())).ok()
+        T::decode(bytes).map_err(|error| self.add_issue(column, Some(row), error.to_string())).ok()
     }
 
     fn has(&self, column: Column, key: &[u8]) -> Result<bool, EngineError> {
@@ -369,9 +369,9 @@ fn single_key(key: &[u8]) -> RowRange {
 
 /// The text of a read error. Of an *undetermined* error only the cause is shown, because a read has
 /// no undetermined effect.
-fn error_text(why: EngineError) -> String {
-    match why {
-        EngineError::Undetermined(why) => why,
+fn error_text(error: EngineError) -> String {
+    match error {
+        EngineError::Undetermined(text) => text,
         other => other.to_string(),
     }
 }

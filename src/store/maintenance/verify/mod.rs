@@ -65,8 +65,8 @@ impl Store {
         let view = ReadView::new(Timestamp::MAX, self.inner.engine.snapshot()?, true);
         // This read finds out whether the engine exposes its cells, and returns the error if it
         // does not. Other errors are ignored here, because the checks report them.
-        view.snapshot.scan_raw(Column::Meta, &RowRange::all(), &mut |_, _| false).or_else(|why| match why {
-            EngineError::Unsupported(_) => Err(why),
+        view.snapshot.scan_raw(Column::Meta, &RowRange::all(), &mut |_, _| false).or_else(|error| match error {
+            EngineError::Unsupported(_) => Err(error),
             _ => Ok(()),
         })?;
         let mut progress = |so_far: &VerifyReport| {
@@ -82,7 +82,7 @@ impl Store {
         verifier.load_meta();
         match keyspace_names_at(self, &view) {
             Ok(names) => verifier.keyspaces = Some(names),
-            Err(why) => verifier.add_issue(Column::Write, None, format!("cannot read the catalog: {why}")),
+            Err(error) => verifier.add_issue(Column::Write, None, format!("cannot read the catalog: {error}")),
         }
         verifier.check_column(Column::Meta, |verifier, key, value| {
             verifier.check_meta(key, value);

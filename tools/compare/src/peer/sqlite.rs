@@ -50,7 +50,7 @@ impl Peer for Sqlite {
     }
 
     fn close(self) -> Result<()> {
-        self.writer.into_inner().close().map_err(|(_, why)| why.into())
+        self.writer.into_inner().close().map_err(|(_, error)| error.into())
     }
 }
 

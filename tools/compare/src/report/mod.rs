@@ -130,7 +130,7 @@ fn requirements(requirements: &[Requirement]) -> Markup {
                 } }
                 tbody { @for one in requirements { tr {
                     th scope="row" { (one.what) }
-                    td.text { (one.store.name()) @if let Some(why) = &one.failed { p.bad { "failed: " (why) } } }
+                    td.text { (one.store.name()) @if let Some(error) = &one.failed { p.bad { "failed: " (error) } } }
                     td.number { (or_none(one.value)) }
                     td.text { (one.bar) }
                     (met(one.met))
@@ -211,8 +211,8 @@ fn setting(group: &[Summary]) -> Markup {
             } }
             tbody { @for one in group { tr {
                 th scope="row" { (one.store.name()) }
-                @if let Some(why) = &one.failed {
-                    td.text.bad colspan=(columns.len() + 1) { "failed: " (why) }
+                @if let Some(error) = &one.failed {
+                    td.text.bad colspan=(columns.len() + 1) { "failed: " (error) }
                 } @else {
                     td.bars { @if let Some(rate) = one.rate {
                         div.bar style={ (percent(rate.median)) ";background:" (plot::color(one.store)) } {}

@@ -36,18 +36,18 @@ pub fn run_clients(
         for lock_client in 0..config.lock_clients as u64 {
             let (rng, failed) = (rng.split(), &failed);
             scope.spawn(move || {
-                if let Err(why) = run_lock_client(config, opened, recorder, lock_client, rng) {
+                if let Err(error) = run_lock_client(config, opened, recorder, lock_client, rng) {
                     failed.store(true, Ordering::SeqCst);
-                    recorder.send(&Event::Failed(call_result("a lock", Err(why))));
+                    recorder.send(&Event::Failed(call_result("a lock", Err(error))));
                 }
             });
         }
         for client in 0..config.clients as u64 {
             let (rng, failed) = (rng.split(), &failed);
             scope.spawn(move || {
-                if let Err(why) = run_client(config, workload, opened, recorder, client, rng) {
+                if let Err(error) = run_client(config, workload, opened, recorder, client, rng) {
                     failed.store(true, Ordering::SeqCst);
-                    recorder.send(&Event::Failed(call_result("a transaction", Err(why))));
+                    recorder.send(&Event::Failed(call_result("a transaction", Err(error))));
                 }
             });
         }

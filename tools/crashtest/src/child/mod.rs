@@ -69,8 +69,8 @@ pub fn run(config: &str) -> anyhow::Result<()> {
                 std::thread::park();
             }
         }
-        Err(why) => {
-            recorder.send(&Event::Failed(call_result("open", Err(why))));
+        Err(error) => {
+            recorder.send(&Event::Failed(call_result("open", Err(error))));
             recorder.send(&Event::Done);
         }
     }
@@ -160,10 +160,10 @@ fn calls_after_failure(opened: &OpenStore, recorder: &PipeRecorder) {
 fn call_result(call: &str, outcome: Result<(), Error>) -> Call {
     let (kind, text) = match outcome {
         Ok(()) => ("Ok".into(), String::new()),
-        Err(why) => {
-            let kind = format!("{:?}", why.kind());
+        Err(error) => {
+            let kind = format!("{:?}", error.kind());
             let name = kind.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default().to_owned();
-            (name, why.to_string())
+            (name, error.to_string())
         }
     };
     Call { call: call.into(), kind, text }

@@ -291,13 +291,13 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn failed(&mut self, number: u64, why: Error) -> Result<TxnEnd, Error> {
+    fn failed(&mut self, number: u64, error: Error) -> Result<TxnEnd, Error> {
         // An undetermined outcome is looked up after the next opening.
-        if matches!(why.kind(), ErrorKind::Undetermined(_)) {
-            return Err(why);
+        if matches!(error.kind(), ErrorKind::Undetermined(_)) {
+            return Err(error);
         }
         self.answer(number, Outcome::Aborted, None);
-        tolerate(why)
+        tolerate(error)
     }
 
     fn answer(&self, number: u64, outcome: Outcome, commit_ts: Option<Timestamp>) {
@@ -351,15 +351,15 @@ fn reread(txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
 /// # Errors
 /// Any other error.
 pub fn ignore_too_old(outcome: Result<(), Error>) -> Result<(), Error> {
-    outcome.or_else(|why| if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)) { Ok(()) } else { Err(why) })
+    outcome.or_else(|error| if matches!(error.kind(), ErrorKind::SnapshotTooOld(_)) { Ok(()) } else { Err(error) })
 }
 
 /// Turns an error that any client may get into the end of its transaction, and returns all others.
-fn tolerate(why: Error) -> Result<TxnEnd, Error> {
-    match why.kind() {
+fn tolerate(error: Error) -> Result<TxnEnd, Error> {
+    match error.kind() {
         ErrorKind::Conflict(_) | ErrorKind::RetriesExhausted { .. } => Ok(TxnEnd::Conflict),
         // Another client dropped the second keyspace, or a snapshot exceeded the age limit.
         ErrorKind::KeyspaceNotFound(_) | ErrorKind::SnapshotTooOld(_) => Ok(TxnEnd::RolledBack),
-        _ => Err(why),
+        _ => Err(error),
     }
 }

@@ -54,7 +54,7 @@ impl Client<'_> {
                 let listed = key.map_or(Ok(Ok(())), |key| self.newest_is_listed(&snapshot, key))?;
                 checked.and(listed).map_err(|problem| self.corruption(number, snapshot.read_ts(), &problem))
             });
-        scanned.or_else(|why| tolerate(why).map(drop))
+        scanned.or_else(|error| tolerate(error).map(drop))
     }
 
     /// Records a digest of the snapshot.
@@ -65,7 +65,7 @@ impl Client<'_> {
                 self.history_digests.digests.lock().push(digest_at);
                 self.required_digests.iter_mut().for_each(|required_digests| required_digests.push(digest_at));
             }
-            Err(why) => drop(tolerate(why)?),
+            Err(error) => drop(tolerate(error)?),
         }
         Ok(())
     }
@@ -107,13 +107,13 @@ impl Client<'_> {
         let visible_ts = self.store.stats().visible_ts;
         let snapshot = match self.store.snapshot_at(at) {
             // The history at this timestamp may have been removed meanwhile.
-            Err(why) if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)) => return Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::SnapshotTooOld(_)) => return Ok(()),
             snapshot => snapshot?,
         };
         let durable_ts = self.store.stats().durable_ts;
         let ScanResult { number, checked, keys } = match self.scan_snapshot(&snapshot, None, workload) {
             // Resolving the locks that the scan meets may take longer than the age limit.
-            Err(why) => return tolerate(why).map(drop),
+            Err(error) => return tolerate(error).map(drop),
             Ok(scanned) => scanned,
         };
         let checked = checked.and_then(|()| {
@@ -133,7 +133,7 @@ impl Client<'_> {
         let at = snapshot.read_ts();
         let (listed, shown) = match (listed, snapshot.get(&self.rows, key)) {
             (Ok(listed), Ok(shown)) => (listed, shown),
-            (Err(why), _) | (_, Err(why)) => return tolerate(why).map(|_| Ok(())),
+            (Err(error), _) | (_, Err(error)) => return tolerate(error).map(|_| Ok(())),
         };
         let version_then =
             listed.iter().find(|version| version.commit_ts <= at).and_then(|version| version.value.clone());
@@ -171,7 +171,7 @@ impl Client<'_> {
         match self.store.snapshot_at(*at).and_then(|snapshot| digest_of(&snapshot)) {
             Ok(found) if found == *digest => Ok(()),
             Ok(_) => Err(ErrorKind::Corruption(format!("the state at {at} has changed")).into()),
-            Err(why) => tolerate(why).map(drop),
+            Err(error) => tolerate(error).map(drop),
         }
     }
 

@@ -34,7 +34,9 @@ impl Client<'_> {
         };
         match dropped {
             // Another client has dropped the keyspace, or the drop has failed and could be retried.
-            Err(why) if matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)) || why.is_retryable() => return Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::KeyspaceNotFound(_)) || error.is_retryable() => {
+                return Ok(());
+            }
             dropped => dropped?,
         }
         if let Some(second) = &second {
@@ -45,10 +47,10 @@ impl Client<'_> {
         match open_txn.transpose() {
             Ok(Some(txn)) => match txn.commit() {
                 Ok(_) => Err(ErrorKind::Corruption(WRITE_TO_DROPPED.into()).into()),
-                Err(why) => tolerate(why).map(drop),
+                Err(error) => tolerate(error).map(drop),
             },
             Ok(None) => Ok(()),
-            Err(why) => tolerate(why).map(drop),
+            Err(error) => tolerate(error).map(drop),
         }
     }
 
@@ -78,8 +80,8 @@ impl Client<'_> {
         };
         match done {
             // The new name exists already.
-            Err(why) if matches!(why.kind(), ErrorKind::InvalidArgument(_)) => Ok(()),
-            Err(why) => tolerate(why).map(drop),
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidArgument(_)) => Ok(()),
+            Err(error) => tolerate(error).map(drop),
             Ok(()) => Ok(()),
         }
     }

@@ -22,8 +22,8 @@ enum AbortReason {
 }
 
 impl From<Error> for AbortReason {
-    fn from(why: Error) -> Self {
-        Self::Failed(why)
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
     }
 }
 
@@ -37,9 +37,9 @@ impl Client<'_> {
         let began = self.recorder.now();
         let mut txn = self.store.begin_with(self.options())?;
         let (number, worked) = self.run_and_record(&mut txn, began, with_marker, work);
-        if let Err(why) = worked {
+        if let Err(error) = worked {
             drop(txn);
-            return self.failed(number, why);
+            return self.failed(number, error);
         }
         match txn.commit() {
             Ok(commit) => {
@@ -51,7 +51,7 @@ impl Client<'_> {
                     None => Ok(TxnEnd::Committed),
                 }
             }
-            Err(why) => self.failed(number, why),
+            Err(error) => self.failed(number, error),
         }
     }
 
@@ -89,7 +89,9 @@ impl Client<'_> {
                 })
             });
             match left {
-                Err(AbortReason::Failed(why)) if !matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)) => Err(why),
+                Err(AbortReason::Failed(error)) if !matches!(error.kind(), ErrorKind::KeyspaceNotFound(_)) => {
+                    Err(error)
+                }
                 Ok(()) => Err(ErrorKind::Corruption(WRITE_TO_DROPPED.into()).into()),
                 Err(_) => Ok(()),
             }
@@ -139,7 +141,7 @@ impl Client<'_> {
                     .record_answer(number, Answer { outcome: Outcome::Committed, commit_ts, ended: answered_at });
                 Ok(TxnEnd::Committed)
             }
-            Err(why) => self.failed(number, why),
+            Err(error) => self.failed(number, error),
         }
     }
 

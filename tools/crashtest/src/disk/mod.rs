@@ -83,7 +83,7 @@ impl Disk {
             // A Ctrl-C must not end the mounter, which ends with its input.
             .process_group(0)
             .spawn()
-            .map_err(|why| format!("unshare: {why}"))?;
+            .map_err(|error| format!("unshare: {error}"))?;
         let (Some(commands), Some(replies)) = (mounter.stdin.take(), mounter.stdout.take()) else {
             return Err("no pipe to the mounter of the disk".into());
         };
@@ -95,12 +95,12 @@ impl Disk {
                 disk.path = place;
                 Ok(disk)
             }
-            Err(why) => {
+            Err(error) => {
                 let mut text = String::new();
                 drop(disk.commands.take());
                 let _ = errors.map(|mut errors| errors.read_to_string(&mut text));
                 let first = text.lines().find(|line| !line.trim().is_empty()).map(str::to_owned);
-                Err(format!("cannot mount a {kind} disk: {}", first.unwrap_or(why)))
+                Err(format!("cannot mount a {kind} disk: {}", first.unwrap_or(error)))
             }
         }
     }
@@ -139,13 +139,13 @@ impl Disk {
     /// Errors of the mounter, for example while a process has a file open.
     pub fn remount(&mut self) -> Result<(), String> {
         let commands = self.commands.as_mut().ok_or("no mounter")?;
-        writeln!(commands, "remount").map_err(|why| why.to_string())?;
+        writeln!(commands, "remount").map_err(|error| error.to_string())?;
         self.read_reply().map(drop)
     }
 
     fn read_reply(&mut self) -> Result<PathBuf, String> {
         let mut line = String::new();
-        self.replies.read_line(&mut line).map_err(|why| why.to_string())?;
+        self.replies.read_line(&mut line).map_err(|error| error.to_string())?;
         if line.ends_with('\n') { Ok(line.trim_end().into()) } else { Err("the mounter has ended".into()) }
     }
 }

@@ -67,10 +67,10 @@ pub enum Problem {
 }
 
 /// The error without serde's line number, which is always 1.
-fn json_error(why: &serde_json::Error) -> String {
-    let text = why.to_string();
+fn json_error(error: &serde_json::Error) -> String {
+    let text = error.to_string();
     match text.rsplit_once(" at line ") {
-        Some((text, _)) => format!("{text}, at column {}", why.column()),
+        Some((text, _)) => format!("{text}, at column {}", error.column()),
         None => text,
     }
 }
@@ -82,7 +82,7 @@ impl History {
         let mut buffer = Vec::new();
         for line in 1.. {
             buffer.clear();
-            let length = input.read_until(b'\n', &mut buffer).map_err(|why| Error { line, problem: why.into() })?;
+            let length = input.read_until(b'\n', &mut buffer).map_err(|error| Error { line, problem: error.into() })?;
             if length == 0 {
                 break;
             }

@@ -118,7 +118,7 @@ pub fn store_for(fault: Fault) -> anyhow::Result<StoreAge> {
 /// # Errors
 /// The existing fault sites.
 pub fn check(fault: Fault) -> Result<Fault, String> {
-    let table = table().map_err(|why| why.to_string())?;
+    let table = table().map_err(|error| error.to_string())?;
     if table.iter().any(|site| (site.syscall, site.file) == (fault.syscall, fault.file)) {
         return Ok(fault);
     }

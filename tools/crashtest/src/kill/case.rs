@@ -237,8 +237,8 @@ mod tests {
         }
         assert!("kill:group.written/3/auto/sync/1".parse::<Case>().is_err());
         assert!("kill:group.written".parse::<Case>().is_err());
-        let why = "kill:prewrite.all/1/auto/sync/1".parse::<Case>().unwrap_err().to_string();
-        assert!(why.contains("only in: sim, embedded; sim, shared; kill, two-phase"), "{why}");
+        let reason = "kill:prewrite.all/1/auto/sync/1".parse::<Case>().unwrap_err().to_string();
+        assert!(reason.contains("only in: sim, embedded; sim, shared; kill, two-phase"), "{reason}");
     }
 
     #[test]

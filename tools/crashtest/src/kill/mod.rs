@@ -87,9 +87,9 @@ fn run_cases(
                             total.lock().add(result);
                         }
                         Err(_) if interrupt::is_requested() => {}
-                        Err(why) => {
+                        Err(error) => {
                             stop.store(true, Ordering::SeqCst);
-                            *first_error.lock() = Some(why.context(case.to_string()));
+                            *first_error.lock() = Some(error.context(case.to_string()));
                         }
                     }
                 }
@@ -97,8 +97,8 @@ fn run_cases(
         }
     });
     enable_mutant(None);
-    if let Some(why) = first_error.into_inner() {
-        return Err(why);
+    if let Some(error) = first_error.into_inner() {
+        return Err(error);
     }
     // A directory with a saved failure is not empty, so it stays.
     let _ = std::fs::remove_dir(&config.dir);

@@ -35,7 +35,7 @@ pub fn verify_checkpoints(
     for (incarnation, checkpoint) in checkpoints.split_off(checkpoints.len().saturating_sub(CHECKPOINTS_MAX)) {
         let path = checkpoint_path(store_dir, checkpoint.number);
         match is_store(&path, &checkpoint) {
-            Err(why) => violations.push(why),
+            Err(error) => violations.push(error),
             Ok(false) => {}
             Ok(true) => {
                 let mut client_log = checkpoint.client_log;
@@ -47,8 +47,8 @@ pub fn verify_checkpoints(
                 // checkpoint hands out again. So transactions with these timestamps are removed.
                 match last_timestamp(&path) {
                     Ok(last) => client_log.truncate_above(last),
-                    Err(why) => violations
-                        .push(Violation::new("the store opens", format!("checkpoint {}: {why}", checkpoint.number))),
+                    Err(error) => violations
+                        .push(Violation::new("the store opens", format!("checkpoint {}: {error}", checkpoint.number))),
                 }
                 let found = verify_killed(path, case, workload, (client_log, Vec::new()), incarnations).violations;
                 let of_copy = |one: Violation| Violation {
@@ -91,14 +91,16 @@ pub fn verify_killed(
             accept_loss: None,
         };
         let mut report = verify(&target, client_log);
-        if let Some(why) = &report.open_error {
-            report.violations.push(Violation::new("the store opens", why.to_string()));
+        if let Some(error) = &report.open_error {
+            report.violations.push(Violation::new("the store opens", error.to_string()));
         }
         let _ = sender.send(report);
     });
-    acknowledged.recv_timeout(VERIFY_TIMEOUT).unwrap_or_else(|why| {
-        let violations =
-            vec![Violation::new("progress", format!("the verification did not end within {VERIFY_TIMEOUT:?}: {why}"))];
+    acknowledged.recv_timeout(VERIFY_TIMEOUT).unwrap_or_else(|error| {
+        let violations = vec![Violation::new(
+            "progress",
+            format!("the verification did not end within {VERIFY_TIMEOUT:?}: {error}"),
+        )];
         StoreReport { violations, client_log: log_before, ..StoreReport::default() }
     })
 }

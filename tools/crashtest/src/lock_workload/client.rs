@@ -263,15 +263,20 @@ impl<'a> LockClient<'a> {
                     guard: Some(guard),
                 }))
             }
-            Err(why) => self.check_refusal(&request, requested, why).map(|()| None),
+            Err(error) => self.check_refusal(&request, requested, error).map(|()| None),
         }
     }
 
     /// Checks the error of a request that got no grant: a wait that timed out must have ended
     /// neither before its timeout nor long after. Returns all errors but an expected refusal.
-    pub(super) fn check_refusal(&self, request: &LockRequest, requested: LogicalTime, why: Error) -> Result<(), Error> {
+    pub(super) fn check_refusal(
+        &self,
+        request: &LockRequest,
+        requested: LogicalTime,
+        error: Error,
+    ) -> Result<(), Error> {
         let took = Duration::from_nanos(self.events.now().time.saturating_sub(requested.time));
-        match (why.kind(), request.wait) {
+        match (error.kind(), request.wait) {
             (ErrorKind::LockNotAvailable(_), LockWaitPolicy::NoWait) => return Ok(()),
             (ErrorKind::LockNotAvailable(_), LockWaitPolicy::Timeout(time))
                 if took >= time && took < time + LATE_WAIT =>
@@ -286,7 +291,7 @@ impl<'a> LockClient<'a> {
             (ErrorKind::Cancelled(_), _) => self.env.shared.counts.lock().cancelled += 1,
             _ => {}
         }
-        Err(why)
+        Err(error)
     }
 
     fn hold_lock(&mut self) -> Result<(), Error> {
@@ -410,11 +415,11 @@ impl<'a> LockClient<'a> {
                     None => Ok(()),
                 }
             }
-            Err(why) if matches!(why.kind(), ErrorKind::LockLost(_)) => {
+            Err(error) if matches!(error.kind(), ErrorKind::LockLost(_)) => {
                 self.events.record_not_held(&name, token, 0);
                 Ok(())
             }
-            Err(why) => Err(why),
+            Err(error) => Err(error),
         }
     }
 
@@ -426,9 +431,9 @@ impl<'a> LockClient<'a> {
 
 /// Ignores errors that any lock client may get, and returns all others. A conflict on a row of the
 /// catalog, which has the leases, is a bug: the store retries those itself.
-fn tolerate(why: Error) -> Result<(), Error> {
-    match why.kind() {
-        ErrorKind::Conflict(conflict) if conflict.row.keyspace_id() == CATALOG => Err(why),
+fn tolerate(error: Error) -> Result<(), Error> {
+    match error.kind() {
+        ErrorKind::Conflict(conflict) if conflict.row.keyspace_id() == CATALOG => Err(error),
         ErrorKind::LockNotAvailable(_)
         | ErrorKind::LockLost(_)
         | ErrorKind::Deadlock(_)
@@ -436,6 +441,6 @@ fn tolerate(why: Error) -> Result<(), Error> {
         | ErrorKind::Conflict(_)
         | ErrorKind::RetriesExhausted { .. }
         | ErrorKind::SnapshotTooOld(_) => Ok(()),
-        _ => Err(why),
+        _ => Err(error),
     }
 }

@@ -78,16 +78,16 @@ fn check_lease(writer: &EventWriter<'_>, lease: &LeaseRecord, rng: &mut SeededRn
                 _ => None,
             })
         }
-        Err(why) if matches!(why.kind(), ErrorKind::LockLost(_)) => {
+        Err(error) if matches!(error.kind(), ErrorKind::LockLost(_)) => {
             let now = writer.now();
             let is_held = !ended && at_least.is_some_and(|least| least.incarnation == now.incarnation && now < least);
             Ok(if is_held {
-                violation(format!("it must be held until {at_least:?}, and is lost at {now:?}: {why}"))
+                violation(format!("it must be held until {at_least:?}, and is lost at {now:?}: {error}"))
             } else {
                 None
             })
         }
-        Err(why) => Err(why),
+        Err(error) => Err(error),
     }
 }
 
@@ -149,11 +149,11 @@ pub fn check_nothing_left(store: &Store) -> Result<Vec<Violation>, Error> {
         let options = LockOptions::exclusive().wait(LockWaitPolicy::Timeout(ACQUIRE_TIMEOUT));
         match store.lock_with(*name, options) {
             Ok(guard) => guard.release()?,
-            Err(why) if matches!(why.kind(), ErrorKind::LockNotAvailable(_)) => {
-                let details = format!("no lease is longer than {LEASE_MAX_MS} ms, yet: {why}");
+            Err(error) if matches!(error.kind(), ErrorKind::LockNotAvailable(_)) => {
+                let details = format!("no lease is longer than {LEASE_MAX_MS} ms, yet: {error}");
                 violations.push(Violation::new("lock: waits end", details));
             }
-            Err(why) => return Err(why),
+            Err(error) => return Err(error),
         }
     }
     let table = store.lock_table()?;

@@ -88,14 +88,14 @@ impl<'a> LockClient<'a> {
     ) -> Result<(), Error> {
         match answer {
             Ok(ts) => self.events.record(LockEvent::Committed { number, ts: ts.to_u64() }),
-            Err(why) => {
-                if !matches!(why.kind(), ErrorKind::Undetermined(_)) {
+            Err(error) => {
+                if !matches!(error.kind(), ErrorKind::Undetermined(_)) {
                     self.events.record(LockEvent::NotCommitted { number });
                 }
-                if matches!(why.kind(), ErrorKind::LockLost(_)) {
+                if matches!(error.kind(), ErrorKind::LockLost(_)) {
                     self.events.record_not_held(name, *token, 0);
                 }
-                return Err(why);
+                return Err(error);
             }
         }
         Ok(())
@@ -181,10 +181,10 @@ impl<'a> LockClient<'a> {
                 let (name, term) = (held.name.clone(), self.term(from, time, true));
                 self.events.record(LockEvent::Renewed { name, token: held.token, term });
             }
-            Err(why) if matches!(why.kind(), ErrorKind::LockLost(_)) => {
+            Err(error) if matches!(error.kind(), ErrorKind::LockLost(_)) => {
                 self.events.record_not_held(&held.name, held.token, 0);
             }
-            Err(why) => return Err(why),
+            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -214,12 +214,12 @@ impl<'a> LockClient<'a> {
                 (held.mode, held.token) = (to, token);
                 Ok(())
             }
-            Err(why) => {
+            Err(error) => {
                 if token == held.token && held.is_held() {
                     let (name, at) = (held.name.clone(), self.events.now());
                     self.events.record(LockEvent::EndFailed { name, token, by, at });
                 }
-                self.check_refusal(&request, requested, why)
+                self.check_refusal(&request, requested, error)
             }
         }
     }
@@ -249,15 +249,15 @@ impl<'a> LockClient<'a> {
         let (options, store) = (self.options_of_txn(), self.env.store);
         let lock = self.options(&request);
         let requested = self.record_request(&request);
-        let (why, name) = (requested.tick.to_string(), request.name.as_str());
+        let (error, name) = (requested.tick.to_string(), request.name.as_str());
         let (mut held, mut last) = (None, None);
         let pauses = self.rng.one_in(8);
-        let done: Result<(), Error> = store.transact_with_lock(name, lock.reason(why.as_str()), options, |txn| {
+        let done: Result<(), Error> = store.transact_with_lock(name, lock.reason(error.as_str()), options, |txn| {
             let at = self.events.now();
             if let Some((number, _, _)) = last.take() {
                 self.events.record(LockEvent::NotCommitted { number });
             }
-            let Some(token) = held.or_else(|| self.own_token(name, &why)) else { return Ok(()) };
+            let Some(token) = held.or_else(|| self.own_token(name, &error)) else { return Ok(()) };
             if held.replace(token).is_none() {
                 self.events.record(LockEvent::Granted { request: requested.tick, token, id: None, at, term: None });
                 self.env.shared.held.lock().push((request.name.clone(), token));
@@ -280,24 +280,24 @@ impl<'a> LockClient<'a> {
                 Ok(())
             }
             (Ok(()), None) => Ok(()),
-            (Err(why), last) => {
-                if let Some((number, _, _)) = last.filter(|_| !matches!(why.kind(), ErrorKind::Undetermined(_))) {
+            (Err(error), last) => {
+                if let Some((number, _, _)) = last.filter(|_| !matches!(error.kind(), ErrorKind::Undetermined(_))) {
                     self.events.record(LockEvent::NotCommitted { number });
                 }
-                match why.kind() {
+                match error.kind() {
                     ErrorKind::LockNotAvailable(_) | ErrorKind::Cancelled(_) => {
-                        self.check_refusal(&request, requested, why)
+                        self.check_refusal(&request, requested, error)
                     }
-                    _ => Err(why),
+                    _ => Err(error),
                 }
             }
         }
     }
 
     /// The token of the client's own grant, which is recognized by the reason of its request.
-    fn own_token(&self, name: &str, why: &str) -> Option<u64> {
+    fn own_token(&self, name: &str, reason: &str) -> Option<u64> {
         let holders = self.env.store.lock_holders(name).ok()?;
-        let own = holders.iter().find(|holder| holder.reason.as_deref() == Some(why))?;
+        let own = holders.iter().find(|holder| holder.reason.as_deref() == Some(reason))?;
         own.token.map(Timestamp::to_u64)
     }
 }

@@ -215,8 +215,8 @@ fn run_case(args: &LayerArgs, sample: &SampleStore, case: Case, outcome: &mut La
     outcome.unsynced_lost += if case.bit.is_some() { 1 } else { (sample.log.len() - offset) as u64 };
     record_metrics(outcome, case, offset, writers, &report);
     let mut violations = check_opening(replayed, &report);
-    if let (Some(why), true) = (&report.open_error, violations.is_empty()) {
-        let accept_loss = fingerprint(&why.to_string());
+    if let (Some(error), true) = (&report.open_error, violations.is_empty()) {
+        let accept_loss = fingerprint(&error.to_string());
         let accepted = verify_no_panic(&StoreUnderTest { accept_loss, ..target }, client_log);
         violations = check_accepted(&accepted);
         report = accepted;
@@ -261,11 +261,12 @@ fn check_opening(replayed: Option<ReplayResult>, report: &StoreReport) -> Vec<Vi
         )),
         (None, _) => {}
         // Without a valid header nothing is known of the log, so the store may open or refuse to.
-        (Some(why), replayed) => {
-            let is_clear = matches!(why.kind(), ErrorKind::Corruption(text)
+        (Some(error), replayed) => {
+            let is_clear = matches!(error.kind(), ErrorKind::Corruption(text)
                 if fingerprint(text).is_some() && text.contains("Builder::accept_data_loss"));
             if !is_clear || replayed.is_some_and(|replayed| !replayed.is_loss()) {
-                violations.push(Violation::new("the store opens", format!("{:?}: {why}; {replayed:?}", why.kind())));
+                violations
+                    .push(Violation::new("the store opens", format!("{:?}: {error}; {replayed:?}", error.kind())));
             }
         }
     }
@@ -275,8 +276,8 @@ fn check_opening(replayed: Option<ReplayResult>, report: &StoreReport) -> Vec<Vi
 /// Checks a store that was opened with an accepted loss.
 fn check_accepted(report: &StoreReport) -> Vec<Violation> {
     let mut violations = report.violations.clone();
-    if let Some(why) = &report.open_error {
-        violations.push(Violation::new("an accepted loss opens", format!("{:?}: {why}", why.kind())));
+    if let Some(error) = &report.open_error {
+        violations.push(Violation::new("an accepted loss opens", format!("{:?}: {error}", error.kind())));
     } else if !report.lists_loss {
         violations
             .push(Violation::new("a damaged log is detected", "a loss was accepted, and the store does not list it"));

@@ -54,7 +54,7 @@ pub fn run_log(args: &LayerArgs, seed: u64, outcome: &mut LayerResult) {
             outcome.failures.push(save_failure(args, &case, image.store_dir.path(), None, violations));
             return;
         }
-        Err(why) => vec![Violation::new("harness", why.to_string())],
+        Err(error) => vec![Violation::new("harness", error.to_string())],
     };
     outcome.failures.push(crate::layer_result::Failure { replay: args.replay(&case), violations, saved_in: None });
 }
@@ -197,10 +197,10 @@ struct ImageResult {
 
 /// Opens a copy with these segments and, if it is refused, again with the loss accepted.
 fn check_copy(image: &Image, older: &[u8], newer: &[u8]) -> Result<ImageResult, Violation> {
-    let harness = |why: &str| Violation::new("harness", why);
+    let harness = |reason: &str| Violation::new("harness", reason);
     let replayed = log_parser::replay(&[older, newer]).ok_or_else(|| harness("no header"))?;
     let all = replayed.last == last_of(newer);
-    let copy = copied(image, older, newer).map_err(|why| harness(&why.to_string()))?;
+    let copy = copied(image, older, newer).map_err(|error| harness(&error.to_string()))?;
     let opened = |accept_loss| rows_in(copy.path(), accept_loss);
     let (found, refused) = match opened(None) {
         Ok(_) if replayed.is_loss() => {
@@ -210,14 +210,14 @@ fn check_copy(image: &Image, older: &[u8], newer: &[u8]) -> Result<ImageResult, 
             ));
         }
         Ok(found) => (found?, false),
-        Err(why) => {
-            let text = why.to_string();
-            let loss = matches!(why.kind(), ErrorKind::Corruption(_)).then(|| fingerprint(&text)).flatten();
+        Err(error) => {
+            let text = error.to_string();
+            let loss = matches!(error.kind(), ErrorKind::Corruption(_)).then(|| fingerprint(&text)).flatten();
             let Some(loss) = loss.filter(|_| replayed.is_loss()) else {
                 return Err(Violation::new("the store opens", format!("{text}; {replayed:?}")));
             };
             let accepted =
-                opened(Some(loss)).map_err(|why| Violation::new("an accepted loss opens", why.to_string()))?;
+                opened(Some(loss)).map_err(|error| Violation::new("an accepted loss opens", error.to_string()))?;
             (accepted?, true)
         }
     };
@@ -227,7 +227,7 @@ fn check_copy(image: &Image, older: &[u8], newer: &[u8]) -> Result<ImageResult, 
     if !all && found == image.rows {
         return Err(harness("the image lost nothing"));
     }
-    if refused && !is_kept(copy.path(), newer).map_err(|why| harness(&why.to_string()))? {
+    if refused && !is_kept(copy.path(), newer).map_err(|error| harness(&error.to_string()))? {
         let how = format!("{} is not read, and not kept", image.newer.0.display());
         return Err(Violation::new("unread segments are kept", how));
     }

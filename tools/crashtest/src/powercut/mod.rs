@@ -182,8 +182,8 @@ fn plan_incarnations(seed: u64, args: &LayerArgs, disk: &Disk, rng: &mut SeededR
 fn run_disk(args: &LayerArgs, seed: u64, incarnations: u32, outcome: &mut LayerResult) {
     let mut disk = match Disk::ext4(DISK_KIB) {
         Ok(disk) => disk,
-        Err(why) => {
-            outcome.skipped = Some(why);
+        Err(error) => {
+            outcome.skipped = Some(error);
             return;
         }
     };
@@ -212,8 +212,8 @@ fn run_disk(args: &LayerArgs, seed: u64, incarnations: u32, outcome: &mut LayerR
                 }
             }
             Err(_) if interrupt::is_requested() => return,
-            Err(why) => {
-                let violation = vec![Violation::new("harness", why)];
+            Err(error) => {
+                let violation = vec![Violation::new("harness", error)];
                 let store_dir = disk.proc_path();
                 outcome.failures.push(save_failure(args, &Case::Disk(seed).to_string(), &store_dir, None, violation));
                 return;
@@ -240,11 +240,11 @@ fn cut_once(
     rng: &mut SeededRng,
     outcome: &mut LayerResult,
 ) -> Result<(), String> {
-    let arguments = config.arguments().map_err(|why| why.to_string())?;
+    let arguments = config.arguments().map_err(|error| error.to_string())?;
     let client_log = std::mem::take(&mut expected.client_log);
     let acknowledged = client_log.acknowledged();
     let mut child = ChildMonitor::start(disk.command(&arguments), client_log)
-        .map_err(|why| format!("cannot start the child: {why}"))?;
+        .map_err(|error| format!("cannot start the child: {error}"))?;
     // The cut mostly comes while clients run, and sometimes while the store opens.
     if !rng.one_in(6) {
         child.wait(HANG_TIMEOUT, |received| received.ready);
@@ -260,18 +260,18 @@ fn cut_once(
     }
     drop(before);
 
-    control::write(&disk.proc_path()).map_err(|why| format!("control files: {why}"))?;
+    control::write(&disk.proc_path()).map_err(|error| format!("control files: {error}"))?;
     // In half of the cases the process is stopped, so that it writes nothing after the log is
     // measured. The log must be measured here, since its files cannot be read after the cut.
     if rng.one_in(2) {
-        child.stop().map_err(|why| format!("cannot stop the process: {why}"))?;
+        child.stop().map_err(|error| format!("cannot stop the process: {error}"))?;
     }
     let long = log_bytes(&disk.proc_path().join("store"));
     // A sync during ext4's shutdown may succeed although the new file length is lost: the kernel
     // checks for the shutdown when a sync begins. A real power cut has no such window, so
     // acknowledgements are ignored from here on.
     child.received().ignore_answers = true;
-    disk.cut_power().map_err(|why| format!("cannot cut the power: {why}"))?;
+    disk.cut_power().map_err(|error| format!("cannot cut the power: {error}"))?;
     std::thread::sleep(Duration::from_micros(rng.below(10_000) as u64));
     let (received, _) = child.end();
     disk.remount()?;
@@ -285,7 +285,7 @@ fn cut_once(
     outcome.acknowledged += (client_log.acknowledged() - acknowledged) as u64;
     expected.acknowledged.extend(client_log.acknowledged_commits());
     client_log.allow_loss(config.incarnation, percolite::Timestamp::from_u64(durable_ts));
-    let lost = control::count(&disk.proc_path()).map_err(|why| format!("control files: {why}"))?;
+    let lost = control::count(&disk.proc_path()).map_err(|error| format!("control files: {error}"))?;
     outcome.unsynced_lost += lost.tails + lost.entries;
     outcome.count(control::TAILS, lost.tails);
     outcome.count(control::ENTRIES, lost.entries);
@@ -319,17 +319,17 @@ fn verify_copy(disk: &Disk, config: &ChildConfig, expected: &Expected) -> Result
         accept_loss: None,
     };
     let mut report = verify(&target, expected.client_log.clone());
-    if let Some(why) = &report.open_error {
-        report.violations.push(Violation::new("the store opens", why.to_string()));
+    if let Some(error) = &report.open_error {
+        report.violations.push(Violation::new("the store opens", error.to_string()));
     } else if expected.restores.any_started() {
-        let verified = verify_restored(copy.path(), &expected.restores).map_err(|why| why.to_string())?;
+        let verified = verify_restored(copy.path(), &expected.restores).map_err(|error| error.to_string())?;
         report.violations.extend(verified);
     }
     Ok(Verified { report, saved })
 }
 
-fn text(why: std::io::Error) -> String {
-    why.to_string()
+fn text(error: std::io::Error) -> String {
+    error.to_string()
 }
 
 /// Bytes of frames in the segments of the log.

@@ -172,7 +172,7 @@ fn layers(layers: &[LayerResult]) -> Markup {
             td.number { (time(layer.seconds)) }
             td.text {
                 strong.good[layer.passed() && layer.skipped.is_none()].bad[!layer.passed()] { (layer_verdict(layer)) }
-                @for why in layer.skipped.iter().cloned().chain(layer.caveats()) { " (" (why) ")" }
+                @for error in layer.skipped.iter().cloned().chain(layer.caveats()) { " (" (error) ")" }
             }
         }
     };

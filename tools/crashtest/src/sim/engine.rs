@@ -192,8 +192,8 @@ impl ScheduledSnapshot {
 }
 
 impl EngineSnapshot for ScheduledSnapshot {
-    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
-        self.enter(if column == Column::Lock { "read lock" } else { "read write" })?.get_cell(column, row, see)
+    fn get_cell(&self, column: Column, row: &RowKey, on_cell: OnCell<'_>) -> Result<(), EngineError> {
+        self.enter(if column == Column::Lock { "read lock" } else { "read write" })?.get_cell(column, row, on_cell)
     }
 
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {

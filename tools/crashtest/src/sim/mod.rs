@@ -146,7 +146,7 @@ pub fn run(mode: Mode, seed: u64, trace: bool) -> SimResult {
     violations.extend(check_counter(&client_log));
     match client_log.history() {
         Ok(history) => violations.extend(Violation::found_by_checker(&check(&history))),
-        Err(why) => violations.push(Violation::new("harness", why.to_string())),
+        Err(error) => violations.push(Violation::new("harness", error.to_string())),
     }
     let (is_enough, records) = (stats.is_enough(), replay(&stats.lock_events));
     violations.extend(lock_checker::check(&records));

@@ -81,14 +81,14 @@ impl<'a> Shared<'a> {
     /// Runs all incarnations.
     pub fn run(mut self) -> (SimRecorder, SimStats, Vec<Violation>) {
         let loaded_ok = self.load();
-        if let Err(why) = loaded_ok {
-            self.report("harness", why);
+        if let Err(error) = loaded_ok {
+            self.report("harness", error);
         }
         let loaded = self.recorder.attempted();
         let mut incarnation = 0;
         while incarnation < self.plan.incarnations || (incarnation < INCARNATIONS_MAX && !self.stats.is_enough()) {
-            if let Err(why) = self.run_incarnation(incarnation) {
-                self.report("harness", why);
+            if let Err(error) = self.run_incarnation(incarnation) {
+                self.report("harness", error);
                 break;
             }
             self.stats.attempted = self.recorder.attempted() - loaded;
@@ -98,9 +98,9 @@ impl<'a> Shared<'a> {
             incarnation += 1;
         }
         if self.scheduler.deadlock().is_none()
-            && let Err(why) = self.final_incarnation(incarnation)
+            && let Err(error) = self.final_incarnation(incarnation)
         {
-            self.report("progress", why);
+            self.report("progress", error);
         }
         if let Some(what) = self.scheduler.deadlock() {
             self.report("progress", what);
@@ -135,7 +135,7 @@ impl<'a> Shared<'a> {
                 waiter: Arc::new(SleepingLockWaiter(runtime)),
                 ttl_ms: self.plan.ttl_ms,
             })
-            .map_err(|why| why.to_string())?;
+            .map_err(|error| error.to_string())?;
         Ok((engine, store))
     }
 
@@ -143,9 +143,9 @@ impl<'a> Shared<'a> {
         let dead = ProcessDead::default();
         let (engine, store) = self.process(&dead, Faults::default())?;
         let recorder = self.recorder.for_process(&dead);
-        let rows = store.keyspace(ROWS).map_err(|why| why.to_string())?;
+        let rows = store.keyspace(ROWS).map_err(|error| error.to_string())?;
         let mut client = self.client(&store, &*engine, &recorder, rows, 0);
-        client.attempt(|txn| self.plan.workload.load(txn)).map_err(|why| why.to_string()).map(drop)
+        client.attempt(|txn| self.plan.workload.load(txn)).map_err(|error| error.to_string()).map(drop)
     }
 
     fn client<'c>(
@@ -201,8 +201,8 @@ impl<'a> Shared<'a> {
                         scheduler.expire_within(pauses);
                     }
                     match ran {
-                        Err(why) if matches!(why.kind(), percolite::ErrorKind::Corruption(_)) => {
-                            violations.lock().push(Violation::new("workload", why.to_string()));
+                        Err(error) if matches!(error.kind(), percolite::ErrorKind::Corruption(_)) => {
+                            violations.lock().push(Violation::new("workload", error.to_string()));
                             return;
                         }
                         // Other errors mean that the network was bad for too long. Unknown outcomes
@@ -214,7 +214,7 @@ impl<'a> Shared<'a> {
             };
             match self.scheduler.spawn(&format!("client {session}"), Box::new(work)) {
                 Ok(thread) => threads.push(thread),
-                Err(why) => self.report("harness", why.to_string()),
+                Err(error) => self.report("harness", error.to_string()),
             }
         }
         if self.plan.partitions {
@@ -243,8 +243,8 @@ impl<'a> Shared<'a> {
             }
         };
         // The thread ends by itself and is not joined.
-        if let Err(why) = self.scheduler.spawn("network", Box::new(work)) {
-            self.report("harness", why.to_string());
+        if let Err(error) = self.scheduler.spawn("network", Box::new(work)) {
+            self.report("harness", error.to_string());
         }
     }
 
@@ -274,11 +274,11 @@ impl<'a> Shared<'a> {
         let dead = ProcessDead::default();
         let (engine, store) = self.process(&dead, Faults::default())?;
         let recorder = self.recorder.for_process(&dead);
-        let rows = store.keyspace(ROWS).map_err(|why| why.to_string())?;
+        let rows = store.keyspace(ROWS).map_err(|error| error.to_string())?;
         let mut client = self.client(&store, &*engine, &recorder, rows.clone(), incarnation);
         let checked = client.check_snapshot(self.plan.workload);
-        if let Err(why) = checked {
-            self.report("workload", why.to_string());
+        if let Err(error) = checked {
+            self.report("workload", error.to_string());
         }
         let touched = client.lock_every_row();
         if !matches!(touched, Ok(TxnEnd::Committed)) {
@@ -288,13 +288,13 @@ impl<'a> Shared<'a> {
         let late: usize = self.networks.iter().map(|network| network.deliver_delayed()).sum();
         self.scheduler.trace(&format!("{late} late requests"));
         self.scheduler.advance(A_DAY);
-        client.check_snapshot(self.plan.workload).map_err(|why| why.to_string())?;
-        client.lock_every_row().map_err(|why| why.to_string())?;
-        let resolved = self.recorder.log().resolve_unknown(&*engine, &rows).map_err(|why| why.to_string())?;
+        client.check_snapshot(self.plan.workload).map_err(|error| error.to_string())?;
+        client.lock_every_row().map_err(|error| error.to_string())?;
+        let resolved = self.recorder.log().resolve_unknown(&*engine, &rows).map_err(|error| error.to_string())?;
         self.stats.unacknowledged_commits += resolved.committed;
         self.violations.lock().extend(resolved.violations);
         let reader = self.memory.shared_engine();
-        let violations = check_structure(reader.storage()).map_err(|why| why.to_string())?;
+        let violations = check_structure(reader.storage()).map_err(|error| error.to_string())?;
         self.violations.lock().extend(violations);
         Ok(())
     }

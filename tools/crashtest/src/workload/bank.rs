@@ -45,7 +45,7 @@ impl Workload for Bank {
         let mut sum = 0;
         let mut accounts = 0;
         for (key, body) in with_prefix(state, "b/") {
-            sum += number(body).map_err(|why| format!("account {key}: {why}"))?;
+            sum += number(body).map_err(|error| format!("account {key}: {error}"))?;
             accounts += 1;
         }
         let expected = i64::try_from(ACCOUNTS).unwrap_or_default() * OPENING;

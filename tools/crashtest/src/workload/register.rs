@@ -60,7 +60,7 @@ impl Workload for Register {
             return Err(format!("a register has a value that was rolled back: {}", describe_rows(state, [key])));
         }
         with_prefix(state, COUNTER).try_for_each(|(key, body)| {
-            number(body).map(drop).map_err(|why| format!("{why}: {}", describe_rows(state, [key])))
+            number(body).map(drop).map_err(|error| format!("{error}: {}", describe_rows(state, [key])))
         })
     }
 }

@@ -171,7 +171,7 @@ fn step_result<T>(step: Result<Step<T>, StepError>) -> StepResult<T> {
     match step {
         Ok(Step::Apply(change, answer)) => StepResult::Send(Sent::new(change), answer),
         Ok(Step::Done(answer)) => StepResult::Answer(answer),
-        Err(why) => StepResult::Refused(why),
+        Err(error) => StepResult::Refused(error),
     }
 }
 

@@ -66,9 +66,10 @@ fn load<const TRANSACTION: bool>(
 }
 
 /// Whether the transaction must be retried, because another one has written or locked the row.
-fn is_conflict(why: &anyhow::Error) -> bool {
-    why.downcast_ref::<rocksdb::Error>()
-        .is_some_and(|why| matches!(why.kind(), ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::TryAgain))
+fn is_conflict(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<rocksdb::Error>()
+        .is_some_and(|error| matches!(error.kind(), ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::TryAgain))
 }
 
 /// Implements reads for one of the binding's database types.

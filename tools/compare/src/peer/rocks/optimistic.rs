@@ -41,7 +41,7 @@ impl Session for &Optimistic {
         loop {
             let mut txn = self.db.transaction_opt(&self.write_options, &OptimisticTransactionOptions::default());
             match work(&mut txn).and_then(|()| Ok(txn.commit()?)) {
-                Err(why) if is_conflict(&why) => backoff.wait(),
+                Err(error) if is_conflict(&error) => backoff.wait(),
                 done => return done,
             }
         }

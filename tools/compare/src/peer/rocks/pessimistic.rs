@@ -39,7 +39,7 @@ impl Session for &Pessimistic {
         loop {
             let mut txn = self.db.transaction_opt(&self.write_options, &TransactionOptions::default());
             match work(&mut txn).and_then(|()| Ok(txn.commit()?)) {
-                Err(why) if is_conflict(&why) => {}
+                Err(error) if is_conflict(&error) => {}
                 done => return done,
             }
         }

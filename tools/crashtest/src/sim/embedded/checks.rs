@@ -54,7 +54,7 @@ impl Embedded<'_> {
             store.close()?;
             digest
         });
-        digest.inspect_err(|why| self.report("read-only open", why.to_string())).ok()
+        digest.inspect_err(|error| self.report("read-only open", error.to_string())).ok()
     }
 
     /// Checks that the opened store shows the same state as the read-only opening.
@@ -81,8 +81,8 @@ impl Embedded<'_> {
         if is_dead(dead) {
             return;
         }
-        if let Err(why) = put {
-            self.report("progress", format!("no client is left, and a keyspace cannot be written to: {why}"));
+        if let Err(error) = put {
+            self.report("progress", format!("no client is left, and a keyspace cannot be written to: {error}"));
         }
         if durable_ts < visible_ts {
             let what =
@@ -115,7 +115,7 @@ impl Embedded<'_> {
             };
             match self.scheduler.spawn("admitted", Box::new(work)) {
                 Ok(thread) => threads.push(thread),
-                Err(why) => self.report("harness", why.to_string()),
+                Err(error) => self.report("harness", error.to_string()),
             }
         }
         for thread in threads {
@@ -141,7 +141,7 @@ impl Embedded<'_> {
         let high_water = match high_water {
             Ok(Some(high_water)) => high_water.try_into().map_or(0, u64::from_be_bytes),
             Ok(None) => return,
-            Err(why) => return self.report("read-only open", why.to_string()),
+            Err(error) => return self.report("read-only open", error.to_string()),
         };
         let client_log = self.recorder.log();
         let handed_out =

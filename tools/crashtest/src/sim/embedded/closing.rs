@@ -88,11 +88,11 @@ impl Embedded<'_> {
                 handed_out.fetch_max(start_ts.to_u64(), Ordering::SeqCst);
                 Ok(())
             });
-            if let Err(why) = ended
-                && !matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_))
+            if let Err(error) = ended
+                && !matches!(error.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_))
                 && !is_dead(&dead)
             {
-                violations.lock().push(Violation::new("the store closes", format!("a concurrent client: {why}")));
+                violations.lock().push(Violation::new("the store closes", format!("a concurrent client: {error}")));
             }
         };
         self.scheduler.spawn("late client", Box::new(work)).ok()

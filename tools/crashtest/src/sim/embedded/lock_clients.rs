@@ -121,13 +121,13 @@ impl Embedded<'_> {
         });
         match checked {
             Ok(violations) => self.violations.lock().extend(violations.into_iter().filter(|_| !is_dead(dead))),
-            Err(why) => self.report_unless_dead(dead, "lock: leases survive the process", &why),
+            Err(error) => self.report_unless_dead(dead, "lock: leases survive the process", &error),
         }
     }
 
-    fn report_unless_dead(&self, dead: &ProcessDead, invariant: &'static str, why: &Error) {
+    fn report_unless_dead(&self, dead: &ProcessDead, invariant: &'static str, error: &Error) {
         if !is_dead(dead) {
-            self.report(invariant, why.to_string());
+            self.report(invariant, error.to_string());
         }
     }
 
@@ -169,9 +169,9 @@ impl Embedded<'_> {
                 };
                 let mut client = LockClient::new(env, client_id, rng, pause_max_ms);
                 for step in 0..steps {
-                    if let Err(why) = client.step() {
+                    if let Err(error) = client.step() {
                         if !is_dead(&dead) {
-                            violations.lock().push(Violation::new("lock: unexpected error", why.to_string()));
+                            violations.lock().push(Violation::new("lock: unexpected error", error.to_string()));
                         }
                         break;
                     }
@@ -188,7 +188,7 @@ impl Embedded<'_> {
             };
             match self.scheduler.spawn(&format!("{LOCK_CLIENT} {}", self.sessions), Box::new(work)) {
                 Ok(thread) => threads.push(thread),
-                Err(why) => self.report("harness", why.to_string()),
+                Err(error) => self.report("harness", error.to_string()),
             }
         }
         threads
@@ -248,10 +248,10 @@ impl Embedded<'_> {
         if self.plan.mode != Mode::Locks {
             return Ok(());
         }
-        let rows = store.keyspace(LOCK_KEYSPACE).map_err(|why| why.to_string())?;
+        let rows = store.keyspace(LOCK_KEYSPACE).map_err(|error| error.to_string())?;
         let ended = final_checks::resolve_unknown(&replay(&self.lock_events.all()).undecided, &**engine, &rows);
         self.lock_events.events.lock().extend(ended);
-        let left = final_checks::check_nothing_left(store).map_err(|why| why.to_string())?;
+        let left = final_checks::check_nothing_left(store).map_err(|error| error.to_string())?;
         self.violations.lock().extend(left);
         Ok(())
     }

@@ -167,8 +167,8 @@ impl<'a> Embedded<'a> {
                 let mut client_log = self.recorder.log();
                 self.stats.acknowledged.extend(client_log.acknowledged_commits());
                 client_log.allow_loss(incarnation, durable_ts);
-            } else if let Err(why) = closed {
-                self.report("the store closes", why.to_string());
+            } else if let Err(error) = closed {
+                self.report("the store closes", error.to_string());
             }
         }
     }
@@ -220,8 +220,8 @@ impl<'a> Embedded<'a> {
         match store {
             Ok(store) => Some(store),
             Err(_) if is_dead(dead) => None,
-            Err(why) => {
-                self.report("the store opens", why.to_string());
+            Err(error) => {
+                self.report("the store opens", error.to_string());
                 None
             }
         }
@@ -233,15 +233,15 @@ impl<'a> Embedded<'a> {
         // Creating a keyspace is a transaction. If its thread is stalled for longer than the age
         // limit, the transaction fails and is repeated.
         while self.plan.max_snapshot_age.is_some()
-            && matches!(&opened, Err(why) if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)))
+            && matches!(&opened, Err(error) if matches!(error.kind(), ErrorKind::SnapshotTooOld(_)))
         {
             opened = both();
         }
         match opened {
             Ok(both) => Some(both),
-            Err(why) => {
+            Err(error) => {
                 if !is_dead(dead) && !may_fail {
-                    self.report("the store opens", why.to_string());
+                    self.report("the store opens", error.to_string());
                 }
                 None
             }
@@ -294,8 +294,8 @@ impl<'a> Embedded<'a> {
             }
             Ok(())
         });
-        if let Err(why) = outcome {
-            self.report("the store opens", why);
+        if let Err(error) = outcome {
+            self.report("the store opens", error);
         }
     }
 
@@ -307,10 +307,10 @@ impl<'a> Embedded<'a> {
         let Some(store) = self.open(&engine, &dead) else { return Err("the store cannot be opened".into()) };
         self.check_leases(&store, &engine, &dead, before);
         let (second, rows) = self.both_keyspaces(&store, &dead, false).ok_or("the keyspaces cannot be opened")?;
-        store.resolve_orphan_locks().map_err(|why| format!("cannot resolve orphan locks: {why}"))?;
+        store.resolve_orphan_locks().map_err(|error| format!("cannot resolve orphan locks: {error}"))?;
         {
             let mut client_log = self.recorder.log();
-            let resolved = client_log.resolve_unknown(&*engine, &rows).map_err(|why| why.to_string())?;
+            let resolved = client_log.resolve_unknown(&*engine, &rows).map_err(|error| error.to_string())?;
             self.stats.unacknowledged_commits += resolved.committed;
             self.violations.lock().extend(resolved.violations);
             if let Some(hole) = client_log.find_gap(&self.stats.acknowledged) {
@@ -339,23 +339,23 @@ impl<'a> Embedded<'a> {
         }
         let progress = client.lock_every_row();
         drop(client);
-        if let Err(why) = checked {
-            self.report("workload", why.to_string());
+        if let Err(error) = checked {
+            self.report("workload", error.to_string());
         }
         match progress {
             Ok(TxnEnd::Committed) => {}
             other => self.report("progress", format!("a transaction on every row: {other:?}")),
         }
-        store.resolve_orphan_locks().map_err(|why| why.to_string())?;
-        let keyspaces = keyspace_ids(&store).map_err(|why| why.to_string())?;
-        store.close().map_err(|why| format!("the store cannot be closed: {why}"))?;
-        let violations = check_structure(engine.engine().storage()).map_err(|why| why.to_string())?;
+        store.resolve_orphan_locks().map_err(|error| error.to_string())?;
+        let keyspaces = keyspace_ids(&store).map_err(|error| error.to_string())?;
+        store.close().map_err(|error| format!("the store cannot be closed: {error}"))?;
+        let violations = check_structure(engine.engine().storage()).map_err(|error| error.to_string())?;
         self.violations.lock().extend(violations);
         if self.plan.mode == Mode::Locks {
-            let rows = check_no_lease_rows(engine.engine().storage()).map_err(|why| why.to_string())?;
+            let rows = check_no_lease_rows(engine.engine().storage()).map_err(|error| error.to_string())?;
             self.violations.lock().extend(rows);
         }
-        digest(engine.engine().storage(), &keyspaces).map_err(|why| why.to_string())
+        digest(engine.engine().storage(), &keyspaces).map_err(|error| error.to_string())
     }
 
     fn open_and_digest(&mut self) -> Result<u64, String> {
@@ -364,10 +364,10 @@ impl<'a> Embedded<'a> {
         let Some(store) = self.open(&engine, &dead) else {
             return Err("the store cannot be opened a second time".into());
         };
-        store.resolve_orphan_locks().map_err(|why| why.to_string())?;
-        let keyspaces = keyspace_ids(&store).map_err(|why| why.to_string())?;
-        store.close().map_err(|why| why.to_string())?;
-        digest(engine.engine().storage(), &keyspaces).map_err(|why| why.to_string())
+        store.resolve_orphan_locks().map_err(|error| error.to_string())?;
+        let keyspaces = keyspace_ids(&store).map_err(|error| error.to_string())?;
+        store.close().map_err(|error| error.to_string())?;
+        digest(engine.engine().storage(), &keyspaces).map_err(|error| error.to_string())
     }
 
     fn step_clock(&mut self) {

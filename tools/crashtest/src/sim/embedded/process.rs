@@ -29,8 +29,8 @@ impl Embedded<'_> {
         let storage = match self.machine.open(self.plan.memtable_bytes, self.rng.bits()) {
             Ok(storage) => storage,
             Err(_) if is_dead(dead) => return None,
-            Err(why) => {
-                self.report("the store opens", why.to_string());
+            Err(error) => {
+                self.report("the store opens", error.to_string());
                 return None;
             }
         };
@@ -56,8 +56,8 @@ impl Embedded<'_> {
         };
         match self.scheduler.spawn("flusher", Box::new(work)) {
             Ok(thread) => Some((thread, stop)),
-            Err(why) => {
-                self.report("harness", why.to_string());
+            Err(error) => {
+                self.report("harness", error.to_string());
                 None
             }
         }

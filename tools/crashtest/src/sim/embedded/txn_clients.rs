@@ -88,15 +88,15 @@ impl Embedded<'_> {
                 let (dead, may_fail) = (Arc::clone(&client.incarnation.dead), client.incarnation.may_fail);
                 match client.run() {
                     Ok(write_skews) => _ = skewed.fetch_add(write_skews, Ordering::SeqCst),
-                    Err(why) if !is_dead(&dead) && !may_fail => {
-                        violations.lock().push(Violation::new("workload, or an unexpected error", why.to_string()));
+                    Err(error) if !is_dead(&dead) && !may_fail => {
+                        violations.lock().push(Violation::new("workload, or an unexpected error", error.to_string()));
                     }
                     Err(_) => {}
                 }
             };
             match self.scheduler.spawn(&format!("{name} {session}"), Box::new(work)) {
                 Ok(thread) => threads.push(thread),
-                Err(why) => self.report("harness", why.to_string()),
+                Err(error) => self.report("harness", error.to_string()),
             }
         }
         threads
