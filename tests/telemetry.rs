@@ -39,6 +39,16 @@ impl Recorded {
         self.values.lock().unwrap().get(name).unwrap_or_else(|| panic!("no {name}")).load(Ordering::Relaxed)
     }
 
+    /// Checks that for each start there is an event that begins with it and has all the parts.
+    #[track_caller]
+    fn has_events(&self, expected: &[(&str, &[&str])]) {
+        let events = self.events.lock().unwrap();
+        for (start, parts) in expected {
+            let is_it = |event: &&String| event.starts_with(start) && parts.iter().all(|part| event.contains(part));
+            assert!(events.iter().any(|event| is_it(&event)), "{start} {parts:?} in {events:#?}");
+        }
+    }
+
     fn describe(&self, name: &KeyName) {
         self.described.lock().unwrap().insert(name.as_str().to_owned());
     }
@@ -109,6 +119,29 @@ fn metrics_and_traces_agree_with_stats_and_logs() {
     metrics::set_global_recorder(recorded.clone()).unwrap();
     tracing::subscriber::set_global_default(recorded.clone()).unwrap();
 
+    metrics_agree_with_stats(&recorded);
+    write_stalls_are_counted(&recorded);
+    failed_background_work_is_logged(&recorded);
+    lock_metrics_and_events_agree_with_lock_stats(&recorded);
+    an_orderly_close_warns_of_nothing(&recorded);
+    every_metric_is_documented(&recorded);
+    recorded.has_events(&[
+        ("INFO", &["store opened", "read_only=false"]),
+        ("TRACE", &["transaction started", "label=\"winner\""]),
+        ("span attempt", &["number=2", "label=\"loser\""]),
+        ("span commit", &["label=\"winner\""]),
+        ("DEBUG", &["transaction committed", "label=\"winner\""]),
+        ("DEBUG", &["conflict", "label=\"loser\"", "row rows/a was committed", "\"winner\", owner"]),
+        ("DEBUG", &["retry", "attempts=1"]),
+        ("TRACE", &["synced", "took_us="]),
+        ("WARN", &["slow transaction", "in 2 attempts", "failed attempts"]),
+        ("WARN", &["snapshot expired", "label=\"forgotten\""]),
+        ("INFO", &["store closed", "failed=false"]),
+    ]);
+}
+
+/// A transaction conflicts with another one and is retried; a snapshot expires.
+fn metrics_agree_with_stats(recorded: &Recorded) {
     let store = Store::builder()
         .slow_transaction_threshold(Duration::ZERO)
         .max_snapshot_age(Duration::from_millis(1))
@@ -145,7 +178,9 @@ fn metrics_and_traces_agree_with_stats_and_logs() {
     assert_eq!(recorded.counted("percolite_snapshots_expired_total{}"), 1);
     assert_eq!(recorded.counted("percolite_transact_seconds{}"), latencies.transact.count());
     assert_eq!(recorded.counted("percolite_commit_seconds{durability=sync}"), latencies.commit_durable.count());
+}
 
+fn write_stalls_are_counted(recorded: &Recorded) {
     assert_eq!(recorded.counted("percolite_write_stalls_total{}"), 0);
     let directory = tempfile::tempdir().unwrap();
     let builder = Store::builder().durability(Durability::Buffered).write_buffer_bytes(1 << 20);
@@ -163,7 +198,9 @@ fn metrics_and_traces_agree_with_stats_and_logs() {
     assert!(stats.write_stalls > 0 && recorded.counted("percolite_write_stalls_total{}") >= stats.write_stalls);
     let millis = u64::try_from(stats.write_stall_time.as_millis()).unwrap();
     assert!(recorded.counted("percolite_write_stall_milliseconds_total{}") >= millis);
+}
 
+fn failed_background_work_is_logged(recorded: &Recorded) {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::builder().status_file_interval(Duration::from_millis(1)).open(directory.path()).unwrap();
     // A directory of the name `STATUS.new` makes the writes of the status file fail. The store
@@ -178,12 +215,10 @@ fn metrics_and_traces_agree_with_stats_and_logs() {
         std::thread::sleep(Duration::from_millis(10));
     }
     store.close().unwrap();
+}
 
-    lock_metrics_and_events_agree_with_lock_stats(&recorded);
-    an_orderly_close_warns_of_nothing(&recorded);
-
-    // Every registered metric has a description, and every described metric is in the
-    // documentation.
+/// Every registered metric has a description, and every described metric is in the documentation.
+fn every_metric_is_documented(recorded: &Recorded) {
     let values = recorded.values.lock().unwrap();
     let names: BTreeSet<String> = values.keys().map(|name| name.split('{').next().unwrap().to_owned()).collect();
     assert_eq!(names, *recorded.described.lock().unwrap());
@@ -192,24 +227,6 @@ fn metrics_and_traces_agree_with_stats_and_logs() {
         assert!(documentation.contains(&format!("\"{name}\"")), "{name}");
     }
     the_dashboard_and_the_alerts_use_existing_metrics(&names, &recorded.histograms.lock().unwrap());
-
-    let events = recorded.events.lock().unwrap();
-    for (start, parts) in [
-        ("INFO", &["store opened", "read_only=false"][..]),
-        ("TRACE", &["transaction started", "label=\"winner\""]),
-        ("span attempt", &["number=2", "label=\"loser\""]),
-        ("span commit", &["label=\"winner\""]),
-        ("DEBUG", &["transaction committed", "label=\"winner\""]),
-        ("DEBUG", &["conflict", "label=\"loser\"", "row rows/a was committed", "\"winner\", owner"]),
-        ("DEBUG", &["retry", "attempts=1"]),
-        ("TRACE", &["synced", "took_us="]),
-        ("WARN", &["slow transaction", "in 2 attempts", "failed attempts"]),
-        ("WARN", &["snapshot expired", "label=\"forgotten\""]),
-        ("INFO", &["store closed", "failed=false"]),
-    ] {
-        let is_it = |event: &&String| event.starts_with(start) && parts.iter().all(|part| event.contains(part));
-        assert!(events.iter().any(|event| is_it(&event)), "{start} {parts:?} in {events:#?}");
-    }
 }
 
 fn until(is_so: impl Fn() -> bool) {
@@ -220,9 +237,24 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Acquires, waits for and loses locks in every way.
 fn lock_metrics_and_events_agree_with_lock_stats(recorded: &Recorded) {
     let store = Store::builder().application_name("teller").in_memory().unwrap();
+    use_locks_in_every_way(&store, recorded);
+    lock_metrics_agree_with_lock_stats(&store, recorded);
+    recorded.has_events(&[
+        ("DEBUG", &["lock acquired after wait", "lock=short", "mode=exclusive", "waited_ms="]),
+        ("WARN", &["lock acquired after wait", "lock=long"]),
+        ("WARN", &["lock lost", "lock=leased", "token="]),
+        ("INFO", &["lock taken over", "lock=leased", "from=\"teller\", process"]),
+        ("WARN", &["lock forced", "forced", "token="]),
+        ("WARN", &["lock lost", "lock=forced"]),
+        ("WARN", &["deadlock", "lock=both"]),
+    ]);
+    store.close().unwrap();
+}
+
+/// Acquires, waits for and loses locks.
+fn use_locks_in_every_way(store: &Store, recorded: &Recorded) {
     let are_waiting = |by: usize| store.lock_table().unwrap().waiting >= by;
     let gauge =
         |name: &str| recorded.values.lock().unwrap().get(name).map(|bits| f64::from_bits(bits.load(Ordering::Relaxed)));
@@ -259,7 +291,9 @@ fn lock_metrics_and_events_agree_with_lock_stats(recorded: &Recorded) {
         drop(other);
         first.join().unwrap();
     });
+}
 
+fn lock_metrics_agree_with_lock_stats(store: &Store, recorded: &Recorded) {
     let stats = store.lock_stats();
     let modes = [&stats.exclusive, &stats.shared, &stats.semaphore];
     let of_all = |figure: fn(&&percolite::LockModeStats) -> u64| modes.iter().map(figure).sum::<u64>();
@@ -278,22 +312,6 @@ fn lock_metrics_and_events_agree_with_lock_stats(recorded: &Recorded) {
         (stats.lost, stats.leases_expired, stats.leases_taken_over, stats.force_unlocked, stats.deadlocks),
         (2, 1, 1, 1, 1)
     );
-
-    let events = recorded.events.lock().unwrap();
-    for (start, parts) in [
-        ("DEBUG", &["lock acquired after wait", "lock=short", "mode=exclusive", "waited_ms="][..]),
-        ("WARN", &["lock acquired after wait", "lock=long"]),
-        ("WARN", &["lock lost", "lock=leased", "token="]),
-        ("INFO", &["lock taken over", "lock=leased", "from=\"teller\", process"]),
-        ("WARN", &["lock forced", "forced", "token="]),
-        ("WARN", &["lock lost", "lock=forced"]),
-        ("WARN", &["deadlock", "lock=both"]),
-    ] {
-        let is_it = |event: &&String| event.starts_with(start) && parts.iter().all(|part| event.contains(part));
-        assert!(events.iter().any(|event| is_it(&event)), "{start} {parts:?} in {events:#?}");
-    }
-    drop(events);
-    store.close().unwrap();
 }
 
 /// Stores are closed while the background works and while they are read and written.

@@ -2,7 +2,10 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use percolite::{Error, ErrorKind, Keyspace, MAX_KEYSPACE_NAME_BYTES, MAX_VALUE_BYTES, OnExisting, OwnerId, Result, Savepoint, Snapshot, Store, Timestamp, Txn, TxnOptions, TypedKeyspace};
+use percolite::{
+    Error, ErrorKind, Keyspace, MAX_KEYSPACE_NAME_BYTES, MAX_VALUE_BYTES, OnExisting, OwnerId, Result, Savepoint,
+    Snapshot, Store, Timestamp, Txn, TxnOptions, TypedKeyspace,
+};
 
 fn is_invalid(why: &Error) -> bool {
     matches!(why.kind(), ErrorKind::InvalidArgument(_))

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use percolite::OwnerId;
 use percolite::internal::protocol::{OwnerLiveness, Prewrite, StepError, TxnStatus};
-use percolite::row::{TxnId, TxnRecord};
+use percolite::row::{RowKey, TxnId, TxnRecord};
 
 use crate::driver::{Driver, put, row, ts, txn};
-use crate::environment::{Environment, TTL_MS, long, some, spawn, text};
+use crate::environment::{Clock, Environment, Opened, TTL_MS, Thread, long, some, spawn, text};
 use crate::hooked_engine::{Act, Gate, commits};
 use crate::killed;
 use crate::report::{Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, SHARED, STEPS, STORES, TWO, WHOLE_STORE};
@@ -109,6 +109,17 @@ fn next_permutation(order: &mut [usize]) -> bool {
     true
 }
 
+/// What the owner and the resolvers of one round know of each other.
+#[derive(Default)]
+struct Race {
+    /// The owner has locked its rows.
+    locked: AtomicBool,
+    /// The owner's commit has returned.
+    answered: AtomicBool,
+    /// How often the resolvers have read all rows.
+    reads: AtomicU64,
+}
+
 fn resolvers_race_with_a_slow_owner(environment: &Environment) {
     const ROUNDS: u64 = 120;
     let (owner, one, two) = (environment.open(), environment.open(), environment.open());
@@ -116,62 +127,15 @@ fn resolvers_race_with_a_slow_owner(environment: &Environment) {
     let (mut committed, mut aborted) = (0, 0);
     for round in 0..ROUNDS {
         let keys = ["a", "b", "c"].map(|key| format!("{key}{round}"));
-        let locked = Arc::new(AtomicBool::new(false));
-        let (reads, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        // In every second round the lock expires before the owner commits. In every fourth round
-        // the owner also waits until a resolver has read a row after the lock expired.
-        let (clock, flag, slow, nap) =
-            (Arc::clone(&environment.clock), Arc::clone(&locked), round % 2 == 0, dice.below(400));
-        let (read_by_others, late) = (Arc::clone(&reads), round % 4 == 0);
-        let primary = owner.row(&keys[0]);
-        let attempted = AtomicBool::new(false);
-        owner.hooks.on_write(move |groups| {
-            if !crate::hooked_engine::locks(groups, &primary) {
-                flag.store(true, Ordering::SeqCst);
-                // Only the owner's first attempt to commit is slow. If all were, readers could push
-                // the lock faster than the owner retries, and it would never commit.
-                if commits(groups, &primary) && attempted.swap(true, Ordering::SeqCst) {
-                    return Act::Pass;
-                }
-                if slow && commits(groups, &primary) {
-                    clock.step(TTL_MS as i64 * 2);
-                    // Three more reads must end. Two of them may have begun before the step of the
-                    // clock, one by each resolver; the third has begun after it.
-                    let enough = read_by_others.load(Ordering::SeqCst) + 3;
-                    let began = std::time::Instant::now();
-                    while late && read_by_others.load(Ordering::SeqCst) < enough && began.elapsed().as_secs() < 10 {
-                        std::thread::yield_now();
-                    }
-                }
-                std::thread::sleep(std::time::Duration::from_micros(nap));
-            }
-            Act::Pass
-        });
-        let resolvers = [&one, &two].map(|client| {
-            let (store, rows, keys, locked) =
-                (client.store.clone(), client.rows.clone(), keys.clone(), Arc::clone(&locked));
-            let (reads, answered) = (Arc::clone(&reads), Arc::clone(&answered));
-            spawn(move || {
-                while !locked.load(Ordering::SeqCst) {
-                    std::hint::spin_loop();
-                }
-                while !answered.load(Ordering::SeqCst) {
-                    let txn = store.begin().unwrap();
-                    let seen = ["c", "a", "b"].map(|key| {
-                        let key = keys.iter().find(|name| name.starts_with(key)).unwrap();
-                        text(txn.get(&rows, key).unwrap())
-                    });
-                    assert!(seen.iter().all(|value| *value == seen[0]), "torn: {seen:?}");
-                    reads.fetch_add(1, Ordering::SeqCst);
-                }
-            })
-        });
+        let race = Arc::new(Race::default());
+        slow_down(&owner, owner.row(&keys[0]), &race, Arc::clone(&environment.clock), round, dice.below(400));
+        let resolvers = [&one, &two].map(|client| read_until_answered(client, keys.clone(), Arc::clone(&race)));
         let mut txn = owner.begin().unwrap();
         for key in &keys {
             txn.put(&owner.rows, key, "new").unwrap();
         }
         let answer = txn.commit();
-        answered.store(true, Ordering::SeqCst);
+        race.answered.store(true, Ordering::SeqCst);
         resolvers.into_iter().for_each(|resolver| resolver.join());
         let expected = match &answer {
             Ok(_) => some("new"),
@@ -191,6 +155,55 @@ fn resolvers_race_with_a_slow_owner(environment: &Environment) {
         assert_eq!(owner.locks_left(), 0);
     }
     assert!(committed > 0 && aborted > 0, "committed {committed}, aborted {aborted}");
+}
+
+/// Slows the owner down after it has locked its rows. In every second round the lock expires before
+/// the owner commits. In every fourth round the owner also waits until a resolver has read a row
+/// after the lock expired.
+fn slow_down(owner: &Opened, primary: RowKey, race: &Arc<Race>, clock: Arc<Clock>, round: u64, nap: u64) {
+    let (race, slow, late) = (Arc::clone(race), round.is_multiple_of(2), round.is_multiple_of(4));
+    let attempted = AtomicBool::new(false);
+    owner.hooks.on_write(move |groups| {
+        if !crate::hooked_engine::locks(groups, &primary) {
+            race.locked.store(true, Ordering::SeqCst);
+            // Only the owner's first attempt to commit is slow. If all were, readers could push the
+            // lock faster than the owner retries, and it would never commit.
+            if commits(groups, &primary) && attempted.swap(true, Ordering::SeqCst) {
+                return Act::Pass;
+            }
+            if slow && commits(groups, &primary) {
+                clock.step(TTL_MS as i64 * 2);
+                // Three more reads must end. Two of them may have begun before the step of the
+                // clock, one by each resolver; the third has begun after it.
+                let enough = race.reads.load(Ordering::SeqCst) + 3;
+                let began = std::time::Instant::now();
+                while late && race.reads.load(Ordering::SeqCst) < enough && began.elapsed().as_secs() < 10 {
+                    std::thread::yield_now();
+                }
+            }
+            std::thread::sleep(std::time::Duration::from_micros(nap));
+        }
+        Act::Pass
+    });
+}
+
+/// Starts a resolver. Its reads resolve the owner's locks; it must never see a part of the writes.
+fn read_until_answered(client: &Opened, keys: [String; 3], race: Arc<Race>) -> Thread<()> {
+    let (store, rows) = (client.store.clone(), client.rows.clone());
+    spawn(move || {
+        while !race.locked.load(Ordering::SeqCst) {
+            std::hint::spin_loop();
+        }
+        while !race.answered.load(Ordering::SeqCst) {
+            let txn = store.begin().unwrap();
+            let seen = ["c", "a", "b"].map(|key| {
+                let key = keys.iter().find(|name| name.starts_with(key)).unwrap();
+                text(txn.get(&rows, key).unwrap())
+            });
+            assert!(seen.iter().all(|value| *value == seen[0]), "torn: {seen:?}");
+            race.reads.fetch_add(1, Ordering::SeqCst);
+        }
+    })
 }
 
 fn resolvers_race_with_each_other(environment: &Environment) {

@@ -93,11 +93,24 @@ fn commit_at(key: &str, txn: TxnId, commit_ts: u64, keep_status: bool) -> Commit
     }
 }
 
+/// A value that is too long for a lock.
+const LONG: &[u8] = &[b'v'; 1000];
+
+fn locked(min_commit_ts: u64) -> Result<PrewriteResult, StepError> {
+    Ok(PrewriteResult::Locked { min_commit_ts: ts(min_commit_ts) })
+}
+
+/// Every phase goes on with the rows of the phases before it.
 pub fn every_step_is_idempotent(engine: &Subject) {
-    let long = vec![b'v'; 1000];
-    let locked = |at: u64| Ok(PrewriteResult::Locked { min_commit_ts: ts(at) });
-    let ten = txn(10);
-    for (key, value) in [("primary", &b"short"[..]), ("second", &long), ("third", &long), ("fourth", b"4")] {
+    lock_rows_and_push(engine, txn(10));
+    commit_at_17(engine, txn(10));
+    roll_back(engine, txn(20));
+    commit_in_one_phase_at_31(engine, txn(30));
+    collect_garbage(engine);
+}
+
+fn lock_rows_and_push(engine: &Subject, ten: TxnId) {
+    for (key, value) in [("primary", &b"short"[..]), ("second", LONG), ("third", LONG), ("fourth", b"4")] {
         let request = request(key, ten, value);
         run_twice(engine, key, 10, locked(11), &|row| prewrite(row, &request));
     }
@@ -105,7 +118,7 @@ pub fn every_step_is_idempotent(engine: &Subject) {
     // with the lower write_seq is stale.
     let again = Prewrite { write_seq: 2, mutation: Mutation::Put(b"again".into()), ..request("third", ten, b"") };
     run_twice(engine, "third", 10, locked(11), &|row| prewrite(row, &again));
-    let first = request("third", ten, &long);
+    let first = request("third", ten, LONG);
     run_twice(engine, "third", 10, Err(StepError::StaleRequest), &|row| prewrite(row, &first));
 
     let heartbeat_request = Heartbeat { row: row("primary"), txn: ten, ttl_ms: 9000 };
@@ -115,7 +128,9 @@ pub fn every_step_is_idempotent(engine: &Subject) {
     run_twice(engine, "primary", 10, Ok(TxnStatus::Pending), &|row| check_txn_status(row, &push));
     let early = commit_at("primary", ten, 15, true);
     run_twice(engine, "primary", 10, Err(StepError::CommitTsTooLow(ts(16))), &|row| commit(row, &early));
+}
 
+fn commit_at_17(engine: &Subject, ten: TxnId) {
     let point = commit_at("primary", ten, 17, true);
     run_twice(engine, "primary", 10, Ok(ts(17)), &|row| commit(row, &point));
     let follow = commit_at("second", ten, 17, false);
@@ -135,12 +150,13 @@ pub fn every_step_is_idempotent(engine: &Subject) {
         assert_eq!(engine.read_row(&row(key), ts(10)).unwrap().lock, None);
         assert_eq!(engine.read_row(&row(key), ts(10)).unwrap().write.unwrap().commit_ts, ts(17));
     }
+}
 
-    // Another transaction is rolled back: at the primary by a status check, on the second row by a
-    // resolver, and on the third, which it has not locked, by its owner.
-    let twenty = txn(20);
+/// At the primary the transaction is rolled back by a status check, on the second row by a
+/// resolver, and on the third, which it has not locked, by its owner.
+fn roll_back(engine: &Subject, twenty: TxnId) {
     for key in ["primary", "second"] {
-        let request = request(key, twenty, &long);
+        let request = request(key, twenty, LONG);
         run_twice(engine, key, 20, locked(21), &|row| prewrite(row, &request));
     }
     let check = CheckTxnStatus { row: row("primary"), txn: twenty, liveness: OwnerLiveness::Ended };
@@ -164,10 +180,11 @@ pub fn every_step_is_idempotent(engine: &Subject) {
         assert_eq!(engine.read_row(&row(key), ts(20)).unwrap().write.unwrap().commit_ts, ts(17));
         assert_eq!(engine.snapshot().unwrap().data(&row(key), ts(20)).unwrap(), None);
     }
+}
 
-    // One-phase commits of each kind. The lock-only one stores nothing, so for it only the result
-    // is checked.
-    let thirty = txn(30);
+/// Commits one row of each kind. The lock-only one stores nothing, so for it only the result is
+/// checked.
+fn commit_in_one_phase_at_31(engine: &Subject, thirty: TxnId) {
     for (key, mutation) in
         [("second", Mutation::Put(b"one".into())), ("third", Mutation::Delete), ("fourth", Mutation::LockOnly)]
     {
@@ -182,7 +199,9 @@ pub fn every_step_is_idempotent(engine: &Subject) {
         };
         run_twice(engine, key, 30, Ok(ts(31)), &|row| one_phase(row, &request));
     }
-    // Garbage collection is idempotent.
+}
+
+fn collect_garbage(engine: &Subject) {
     let deleted = GcRequest { row: row("third"), replaced_at: vec![ts(31)], old_versions: Vec::new() };
     let clean = |change: &dyn Fn() -> RowChange| {
         let all = || ["second", "third"].map(|key| state(engine, &row(key)));

@@ -2,18 +2,19 @@
 
 use std::array::from_fn;
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::rc::Rc;
 
 use percolite::{
     CommitProtocol, Durability, ErrorKind, Keyspace, Row, Savepoint, Scan, Snapshot, Store, Txn, TxnOptions, Value,
 };
 use proptest::prelude::*;
+use proptest::sample::Index;
 use proptest::test_runner::TestCaseError;
 
 use crate::handle::Handle;
 use crate::operations::{
-    Case, Extent, KEYSPACES, MANY_ROWS, Operation, Place, Profile, Reader, SCANS, SNAPSHOTS, TXNS, numbered,
+    Case, Extent, KEYSPACES, Key, MANY_ROWS, Operation, Place, Profile, Reader, SCANS, SNAPSHOTS, TXNS, numbered,
 };
 use crate::reference::{Model, ModelTxn, Rows, Write, scan};
 use crate::support::Home;
@@ -164,22 +165,8 @@ impl Driver {
                 let (handle, keyspace) = self.handle(*reader, place.0);
                 prop_assert_eq!(ok(handle.contains(keyspace, &place.1))?, expected);
             }
-            Operation::MultiGet(reader, keyspace, keys) => {
-                self.ensure(*reader)?;
-                let expected: Checked<Vec<_>> =
-                    keys.iter().map(|key| self.expect(*reader, &(*keyspace, key.clone()))).collect();
-                let (handle, keyspace) = self.handle(*reader, *keyspace);
-                prop_assert_eq!(ok(handle.multi_get(keyspace, keys))?, expected?);
-            }
-            Operation::GetForUpdate(slot, place) => {
-                let expected = self.expect(Reader::Txn(*slot), place)?;
-                let (keyspace, open) = self.writer(*slot, place.0)?;
-                let found = open.txn.get_for_update(&keyspace, &place.1.0);
-                open.model.lock_only(place.clone());
-                if let Some(found) = self.written(*slot, place, found)? {
-                    prop_assert_eq!(short(found.as_ref()), short(expected.as_ref()));
-                }
-            }
+            Operation::MultiGet(reader, keyspace, keys) => self.multi_get(*reader, *keyspace, keys)?,
+            Operation::GetForUpdate(slot, place) => self.get_for_update(*slot, place)?,
             Operation::Put(slot, place, length) => {
                 let value = self.value(*length);
                 let (keyspace, open) = self.writer(*slot, place.0)?;
@@ -187,18 +174,7 @@ impl Driver {
                 open.model.write(place.clone(), Write::Put(value));
                 self.written(*slot, place, done)?;
             }
-            Operation::Insert(slot, place, length) => {
-                let value = self.value(*length);
-                let (keyspace, open) = self.writer(*slot, place.0)?;
-                let inserted = open.txn.insert(&keyspace, &place.1.0, &value);
-                if open.model.get(place).is_some() {
-                    let row = ErrorKind::AlreadyExists(keyspace.row_key(&place.1.0));
-                    prop_assert_eq!(inserted.map_err(|why| why.kind().clone()), Err(row));
-                } else {
-                    open.model.write(place.clone(), Write::Put(value));
-                    self.written(*slot, place, inserted)?;
-                }
-            }
+            Operation::Insert(slot, place, length) => self.insert(*slot, place, *length)?,
             Operation::Delete(slot, place) => {
                 let (keyspace, open) = self.writer(*slot, place.0)?;
                 let done = open.txn.delete(&keyspace, &place.1.0);
@@ -206,47 +182,21 @@ impl Driver {
                 self.written(*slot, place, done)?;
             }
             Operation::Band { slot, keyspace, first, rows, put } => {
-                for row in *first..(first + rows).min(MANY_ROWS) {
-                    let place = (*keyspace, numbered(row));
-                    self.operate(&match put {
-                        Some(length) => Operation::Put(*slot, place, *length),
-                        None => Operation::Delete(*slot, place),
-                    })?;
-                }
+                self.write_band(*slot, *keyspace, *first..(first + rows).min(MANY_ROWS), *put)?;
             }
             Operation::Scan(reader, keyspace, extent, directions) => {
-                let (mut scan, mut expected) = self.scan(*reader, *keyspace, extent)?;
-                for backwards in directions.iter().cycle() {
-                    if !step(&mut scan, &mut expected, *backwards)? {
-                        break;
-                    }
-                }
-                // An ended scan stays ended, at both ends.
-                prop_assert!(scan.next_back().is_none() && scan.next().is_none());
+                self.scan_to_end(*reader, *keyspace, extent, directions)?;
             }
             Operation::OpenScan(slot, reader, keyspace, extent) => {
                 self.scans[*slot] = Some(self.scan(*reader, *keyspace, extent)?);
             }
-            Operation::StepScan { slot, backwards, rows } => {
-                if let Some((scan, expected)) = &mut self.scans[*slot] {
-                    for _ in 0..*rows {
-                        step(scan, expected, *backwards)?;
-                    }
-                }
-            }
+            Operation::StepScan { slot, backwards, rows } => self.step_scan(*slot, *backwards, *rows)?,
             Operation::Savepoint(slot) => {
                 let (_, open) = self.writer(*slot, 0)?;
                 open.savepoints.push(open.txn.savepoint());
                 open.model.savepoint();
             }
-            Operation::RollbackTo(slot, which) => {
-                let (_, open) = self.writer(*slot, 0)?;
-                if !open.savepoints.is_empty() {
-                    let which = which.index(open.savepoints.len());
-                    let done = open.txn.rollback_to(open.savepoints[which]);
-                    prop_assert_eq!(done.is_ok(), open.model.rollback_to(which), "{:?}", done);
-                }
-            }
+            Operation::RollbackTo(slot, which) => self.rollback_to(*slot, *which)?,
             Operation::Commit(slot) => {
                 if let Some(open) = self.txns[*slot].take() {
                     self.commit(open)?;
@@ -263,6 +213,83 @@ impl Driver {
                 self.ensure(Reader::Snapshot(*slot))?;
             }
             Operation::Reopen => self.reopen()?,
+        }
+        Ok(())
+    }
+
+    fn multi_get(&mut self, reader: Reader, keyspace: usize, keys: &[Key]) -> Checked {
+        self.ensure(reader)?;
+        let expected: Checked<Vec<_>> = keys.iter().map(|key| self.expect(reader, &(keyspace, key.clone()))).collect();
+        let (handle, keyspace) = self.handle(reader, keyspace);
+        prop_assert_eq!(ok(handle.multi_get(keyspace, keys))?, expected?);
+        Ok(())
+    }
+
+    fn get_for_update(&mut self, slot: usize, place: &Place) -> Checked {
+        let expected = self.expect(Reader::Txn(slot), place)?;
+        let (keyspace, open) = self.writer(slot, place.0)?;
+        let found = open.txn.get_for_update(&keyspace, &place.1.0);
+        open.model.lock_only(place.clone());
+        if let Some(found) = self.written(slot, place, found)? {
+            prop_assert_eq!(short(found.as_ref()), short(expected.as_ref()));
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, slot: usize, place: &Place, length: usize) -> Checked {
+        let value = self.value(length);
+        let (keyspace, open) = self.writer(slot, place.0)?;
+        let inserted = open.txn.insert(&keyspace, &place.1.0, &value);
+        if open.model.get(place).is_some() {
+            let row = ErrorKind::AlreadyExists(keyspace.row_key(&place.1.0));
+            prop_assert_eq!(inserted.map_err(|why| why.kind().clone()), Err(row));
+        } else {
+            open.model.write(place.clone(), Write::Put(value));
+            self.written(slot, place, inserted)?;
+        }
+        Ok(())
+    }
+
+    /// Puts rows with values of this length, or deletes them if it is `None`.
+    fn write_band(&mut self, slot: usize, keyspace: usize, rows: Range<usize>, put: Option<usize>) -> Checked {
+        for row in rows {
+            let place = (keyspace, numbered(row));
+            self.operate(&match put {
+                Some(length) => Operation::Put(slot, place, length),
+                None => Operation::Delete(slot, place),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Scans all rows. The directions of the steps repeat.
+    fn scan_to_end(&mut self, reader: Reader, keyspace: usize, extent: &Extent, directions: &[bool]) -> Checked {
+        let (mut scan, mut expected) = self.scan(reader, keyspace, extent)?;
+        for backwards in directions.iter().cycle() {
+            if !step(&mut scan, &mut expected, *backwards)? {
+                break;
+            }
+        }
+        // An ended scan stays ended, at both ends.
+        prop_assert!(scan.next_back().is_none() && scan.next().is_none());
+        Ok(())
+    }
+
+    fn step_scan(&mut self, slot: usize, backwards: bool, rows: usize) -> Checked {
+        if let Some((scan, expected)) = &mut self.scans[slot] {
+            for _ in 0..rows {
+                step(scan, expected, backwards)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn rollback_to(&mut self, slot: usize, which: Index) -> Checked {
+        let (_, open) = self.writer(slot, 0)?;
+        if !open.savepoints.is_empty() {
+            let which = which.index(open.savepoints.len());
+            let done = open.txn.rollback_to(open.savepoints[which]);
+            prop_assert_eq!(done.is_ok(), open.model.rollback_to(which), "{:?}", done);
         }
         Ok(())
     }

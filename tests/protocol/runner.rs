@@ -166,10 +166,23 @@ impl Runner {
         }
     }
 
-    fn status(&mut self, txn: &str, primary: &str, liveness: OwnerLiveness) -> Output {
+    fn status(&mut self, txn: &str, primary: &str, now: Option<u64>, push_above: Option<u64>) -> Output {
+        let liveness = match now {
+            None => OwnerLiveness::Ended,
+            Some(now) => OwnerLiveness::ByTtl { current_ts: ts(now), push_above: push_above.map(ts) },
+        };
         let txn = self.txn(txn)?;
         let request = CheckTxnStatus { row: self.row(primary), txn, liveness };
         self.step(&request.row, txn, |row| check_txn_status(row, &request), status)
+    }
+
+    fn resolve(&mut self, txn: &str, key: &str, primary: &str) -> Output {
+        let txn = self.txn(txn)?;
+        let at_primary = self.engine.read_row(&row(primary), txn.start_ts)?;
+        let status = percolite::internal::protocol::txn_status_or_rolled_back(&at_primary, txn);
+        let request = Resolve { row: self.row(key), txn, status, keep_old_version: false, record_lock_only: false };
+        let show = |()| format!("resolved: {}", self::status(status));
+        self.step(&request.row, txn, |row| resolve(row, &request), show)
     }
 
     fn gc(&self, row: RowKey, upto: u64) -> Output {
@@ -204,18 +217,7 @@ impl Runner {
                     ttl_ms: ttl_ms.unwrap_or(0),
                     min_commit_ts: Timestamp::ZERO,
                 };
-                self.step(
-                    &request.row,
-                    txn,
-                    |row| prewrite(row, &request),
-                    |result| match result {
-                        PrewriteResult::Locked { min_commit_ts: Timestamp::ZERO } => "locked".into(),
-                        PrewriteResult::Locked { min_commit_ts } => {
-                            format!("locked, min_commit_ts {}", at(min_commit_ts))
-                        }
-                        PrewriteResult::Committed(commit_ts) => format!("already committed {}", at(commit_ts)),
-                    },
-                )
+                self.step(&request.row, txn, |row| prewrite(row, &request), prewritten)
             }
             Command::Commit { txn, key, ts: commit_ts, record, keep_old_version, record_lock_only, at_least } => {
                 let txn = self.txn(txn)?;
@@ -246,26 +248,8 @@ impl Runner {
                 let request = Heartbeat { txn: self.txn(txn)?, row: self.row(key), ttl_ms: *ttl_ms };
                 self.step(&request.row, request.txn, |row| heartbeat(row, &request), |ttl| format!("ttl {ttl} ms"))
             }
-            Command::Status { txn, primary, now, push_above } => {
-                let liveness = match now {
-                    None => OwnerLiveness::Ended,
-                    Some(now) => OwnerLiveness::ByTtl { current_ts: ts(*now), push_above: push_above.map(ts) },
-                };
-                self.status(txn, primary, liveness)
-            }
-            Command::Resolve { txn, key, primary } => {
-                let txn = self.txn(txn)?;
-                let at_primary = self.engine.read_row(&row(primary), txn.start_ts)?;
-                let status = percolite::internal::protocol::txn_status_or_rolled_back(&at_primary, txn);
-                let request =
-                    Resolve { row: self.row(key), txn, status, keep_old_version: false, record_lock_only: false };
-                self.step(
-                    &request.row,
-                    txn,
-                    |row| resolve(row, &request),
-                    |()| format!("resolved: {}", self::status(status)),
-                )
-            }
+            Command::Status { txn, primary, now, push_above } => self.status(txn, primary, *now, *push_above),
+            Command::Resolve { txn, key, primary } => self.resolve(txn, key, primary),
             Command::DeleteRecord { txn, primary } => {
                 let txn = self.txn(txn)?;
                 let change = delete_txn_record(self.row(primary), txn.start_ts);
@@ -361,6 +345,14 @@ fn mutation(put: Option<&String>, delete: bool, lock_only: bool) -> Result<Mutat
 
 fn text(value: &[u8]) -> String {
     if value.len() > 16 { format!("{} bytes", value.len()) } else { value.escape_ascii().to_string() }
+}
+
+fn prewritten(result: PrewriteResult) -> String {
+    match result {
+        PrewriteResult::Locked { min_commit_ts: Timestamp::ZERO } => "locked".into(),
+        PrewriteResult::Locked { min_commit_ts } => format!("locked, min_commit_ts {}", at(min_commit_ts)),
+        PrewriteResult::Committed(commit_ts) => format!("already committed {}", at(commit_ts)),
+    }
 }
 
 fn content(value: &StoredValue) -> String {

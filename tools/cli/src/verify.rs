@@ -1,7 +1,7 @@
 //! `percolite verify`: checks all stored data for corruption.
 
 use anyhow::Result;
-use percolite::{IntegrityIssue, Store};
+use percolite::{IntegrityIssue, Store, VerifyReport};
 use serde_json::{Value, json};
 
 use crate::exit::Code;
@@ -58,46 +58,9 @@ pub fn run(args: &Args) -> Result<()> {
         Interrupt::map_error(err, || format!("{issues} found in {cells}; the other cells were not read"))
     })?;
     if args.json {
-        let loss = |loss: &percolite::DataLoss| {
-            json!({
-                "file": loss.file.display().to_string(),
-                "offset": loss.offset,
-                "lost_bytes": loss.lost_bytes,
-                "message": loss.to_string(),
-            })
-        };
-        print_line(json!({
-            "opened": true,
-            "ok": verified.is_ok(),
-            "versions": verified.versions,
-            "row_locks": verified.row_locks,
-            "out_of_line_values": verified.out_of_line_values,
-            "history_entries": verified.history_entries,
-            "meta_entries": verified.meta_entries,
-            "bytes": verified.bytes,
-            "data_losses": verified.data_losses.iter().map(loss).collect::<Vec<_>>(),
-            "issue_count": verified.issue_count,
-            "issues": verified.issues.iter().map(issue_json).collect::<Vec<_>>(),
-        }))?;
+        print_json(&verified)?;
     } else {
-        let columns = [
-            ("write", verified.versions),
-            ("lock", verified.row_locks),
-            ("data", verified.out_of_line_values),
-            ("history", verified.history_entries),
-            ("meta", verified.meta_entries),
-        ];
-        let rows = columns.map(|(column, cells)| [column.to_owned(), indicatif::HumanCount(cells).to_string()]);
-        print_line(table::text_table(["column", "cells"], rows.to_vec()))?;
-        for loss in &verified.data_losses {
-            print_line(loss)?;
-        }
-        for issue in verified.issues.iter().take(MAX_LISTED) {
-            print_line(issue)?;
-        }
-        if verified.issues.len() > MAX_LISTED {
-            print_line(format_args!("… and more: --json shows the first thousand"))?;
-        }
+        print_text(&verified)?;
     }
     if verified.is_ok() {
         return if args.json {
@@ -108,6 +71,53 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let issues = count(verified.issue_count + verified.data_losses.len() as u64, "issue");
     Err(Code::Corrupt.error(format!("{issues} found; {}", open::recovery_advice(&args.store.path))))
+}
+
+fn print_json(verified: &VerifyReport) -> Result<()> {
+    let loss = |loss: &percolite::DataLoss| {
+        json!({
+            "file": loss.file.display().to_string(),
+            "offset": loss.offset,
+            "lost_bytes": loss.lost_bytes,
+            "message": loss.to_string(),
+        })
+    };
+    print_line(json!({
+        "opened": true,
+        "ok": verified.is_ok(),
+        "versions": verified.versions,
+        "row_locks": verified.row_locks,
+        "out_of_line_values": verified.out_of_line_values,
+        "history_entries": verified.history_entries,
+        "meta_entries": verified.meta_entries,
+        "bytes": verified.bytes,
+        "data_losses": verified.data_losses.iter().map(loss).collect::<Vec<_>>(),
+        "issue_count": verified.issue_count,
+        "issues": verified.issues.iter().map(issue_json).collect::<Vec<_>>(),
+    }))
+}
+
+/// Prints the number of cells of each column, and the first of the losses and issues.
+fn print_text(verified: &VerifyReport) -> Result<()> {
+    let columns = [
+        ("write", verified.versions),
+        ("lock", verified.row_locks),
+        ("data", verified.out_of_line_values),
+        ("history", verified.history_entries),
+        ("meta", verified.meta_entries),
+    ];
+    let rows = columns.map(|(column, cells)| [column.to_owned(), indicatif::HumanCount(cells).to_string()]);
+    print_line(table::text_table(["column", "cells"], rows.to_vec()))?;
+    for loss in &verified.data_losses {
+        print_line(loss)?;
+    }
+    for issue in verified.issues.iter().take(MAX_LISTED) {
+        print_line(issue)?;
+    }
+    if verified.issues.len() > MAX_LISTED {
+        print_line(format_args!("… and more: --json shows the first thousand"))?;
+    }
+    Ok(())
 }
 
 /// The JSON of an issue, or of a loss of `percolite repair`.

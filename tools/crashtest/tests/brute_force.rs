@@ -194,37 +194,41 @@ fn all_triples_of_small_transactions() {
 /// Up to four transactions that may do anything at any time. Most of their reads are right.
 fn random_tiny(rng: &mut StdRng, unknown_max: usize) -> Vec<Line> {
     let count = rng.random_range(1..=4);
-    let mut lines = Vec::new();
+    let mut initial = Vec::new();
     let mut values: Vec<Option<String>> = vec![None];
     if rng.random_bool(0.3) {
-        lines.push(Line::Initial(vec![("x".into(), "0".into())]));
+        initial.push(("x".to_owned(), "0".to_owned()));
         values.push(Some("0".into()));
     }
+    let mut txns = random_txns(rng, count, unknown_max, &mut values);
+    // First come the answers of a correct store, as if the transactions of unknown outcome had
+    // committed in the order of the list. Then some answers are changed.
+    let ends = random_ends(rng, &txns);
+    let before = txns.clone();
+    for txn in &mut txns {
+        let mut state: BTreeMap<String, String> = initial.iter().cloned().collect();
+        for (_, at) in ends.iter().take_while(|(ts, _)| *ts <= txn.read_ts) {
+            before[*at].ops.iter().for_each(|op| apply(&mut state, op));
+        }
+        answer_reads(rng, &mut txn.ops, state, &values);
+    }
+    let initial = Some(initial).filter(|rows| !rows.is_empty()).map(Line::Initial);
+    initial.into_iter().chain(txns.into_iter().map(Line::Transaction)).collect()
+}
+
+/// Transactions whose reads have no answers yet. Adds the values that they write to `values`.
+fn random_txns(rng: &mut StdRng, count: u32, unknown_max: usize, values: &mut Vec<Option<String>>) -> Vec<Transaction> {
     let tied = rng.random_bool(0.3);
-    let mut times: Vec<u64> = (1..=3 * count as u64 + 1).collect();
+    let mut times: Vec<u64> = (1..=3 * u64::from(count) + 1).collect();
     let mut unknown = 0;
-    let mut planned = Vec::new();
+    let mut txns = Vec::new();
     for _ in 0..count {
         let mut draw = || if tied { rng.random_range(0..8) } else { times.remove(rng.random_range(0..times.len())) };
         let mut drawn = [draw(), draw(), draw()];
         if rng.random_bool(0.97) {
             drawn.sort_unstable();
         }
-        let ops = (0..rng.random_range(1..=3)).map(|_| {
-            let key = KEYS.choose(rng).unwrap().to_string();
-            match rng.random_range(0..8) {
-                0..3 => Op::Read(key, None),
-                3 => Op::ReadForUpdate(key, None),
-                4..6 => {
-                    let value = if rng.random_bool(0.9) { values.len() as u64 } else { 1 };
-                    values.push(Some(value.to_string()));
-                    Op::Write(key, Some(value.to_string()))
-                }
-                6 => Op::Write(key, None),
-                _ => Op::Scan { from: "x".into(), to: rng.random::<bool>().then(|| "y".into()), rows: Vec::new() },
-            }
-        });
-        let ops: Vec<Op> = ops.collect();
+        let ops: Vec<Op> = (0..rng.random_range(1..=3)).map(|_| random_op(rng, values)).collect();
         let locks_rows = ops.iter().any(|op| matches!(op, Op::Write(..) | Op::ReadForUpdate(..)));
         let (outcome, commit_ts) = match rng.random_range(0..10) {
             0 => (Outcome::Aborted, None),
@@ -236,7 +240,7 @@ fn random_tiny(rng: &mut StdRng, unknown_max: usize) -> Vec<Line> {
             _ => (Outcome::Committed, (locks_rows || rng.random()).then_some(drawn[2])),
         };
         let clock = rng.random_bool(0.3).then(|| rng.random_range(0..10u64));
-        planned.push(Transaction {
+        txns.push(Transaction {
             id: None,
             session: rng.random_range(0..5),
             start_ts: rng.random_bool(0.3).then_some(drawn[1]),
@@ -248,10 +252,29 @@ fn random_tiny(rng: &mut StdRng, unknown_max: usize) -> Vec<Line> {
             ops,
         });
     }
-    // First come the answers of a correct store, as if the transactions of unknown outcome had
-    // committed in the order of the list. Then some answers are changed.
+    txns
+}
+
+fn random_op(rng: &mut StdRng, values: &mut Vec<Option<String>>) -> Op {
+    let key = KEYS.choose(rng).unwrap().to_string();
+    match rng.random_range(0..8) {
+        0..3 => Op::Read(key, None),
+        3 => Op::ReadForUpdate(key, None),
+        4..6 => {
+            let value = if rng.random_bool(0.9) { values.len() as u64 } else { 1 };
+            values.push(Some(value.to_string()));
+            Op::Write(key, Some(value.to_string()))
+        }
+        6 => Op::Write(key, None),
+        _ => Op::Scan { from: "x".into(), to: rng.random::<bool>().then(|| "y".into()), rows: Vec::new() },
+    }
+}
+
+/// The timestamps at which transactions commit, each with the transaction's number. Some
+/// transactions of unknown outcome commit.
+fn random_ends(rng: &mut StdRng, txns: &[Transaction]) -> Vec<(u64, usize)> {
     let mut ends: Vec<(u64, usize)> = Vec::new();
-    for (at, txn) in planned.iter().enumerate() {
+    for (at, txn) in txns.iter().enumerate() {
         match (txn.outcome, txn.commit_ts) {
             (Outcome::Aborted, _) => {}
             (_, Some(ts)) => ends.push((ts, at)),
@@ -260,46 +283,40 @@ fn random_tiny(rng: &mut StdRng, unknown_max: usize) -> Vec<Line> {
         }
     }
     ends.sort_unstable();
-    let before = planned.clone();
-    for txn in &mut planned {
-        let mut state: BTreeMap<String, String> = BTreeMap::new();
-        if let Some(Line::Initial(rows)) = lines.first() {
-            state.extend(rows.iter().cloned());
-        }
-        let apply = |state: &mut BTreeMap<String, String>, op: &Op| match op {
-            Op::Write(key, Some(value)) => drop(state.insert(key.clone(), value.clone())),
-            Op::Write(key, None) => drop(state.remove(key)),
-            _ => {}
-        };
-        for (_, at) in ends.iter().take_while(|(ts, _)| *ts <= txn.read_ts) {
-            before[*at].ops.iter().for_each(|op| apply(&mut state, op));
-        }
-        for op in &mut txn.ops {
-            apply(&mut state, op);
-            match op {
-                Op::Read(key, value) | Op::ReadForUpdate(key, value) => {
-                    *value = if rng.random_bool(0.95) {
-                        state.get(key).cloned()
-                    } else {
-                        values.choose(rng).unwrap().clone()
-                    };
-                }
-                Op::Scan { from, to, rows } => {
-                    let inside = state.iter().filter(|(key, _)| *key >= from && to.as_ref().is_none_or(|to| *key < to));
-                    *rows = inside.map(|(key, value)| (key.clone(), value.clone())).collect();
-                    if rng.random_bool(0.05) {
-                        rows.push((KEYS.choose(rng).unwrap().to_string(), rng.random_range(0..4).to_string()));
-                    }
-                    if rng.random_bool(0.05) {
-                        rows.pop();
-                    }
-                }
-                Op::Write(..) => {}
+    ends
+}
+
+fn apply(state: &mut BTreeMap<String, String>, op: &Op) {
+    match op {
+        Op::Write(key, Some(value)) => drop(state.insert(key.clone(), value.clone())),
+        Op::Write(key, None) => drop(state.remove(key)),
+        _ => {}
+    }
+}
+
+/// Gives the reads of a transaction their answers, most of them the right ones. `state` has the
+/// rows of the transaction's snapshot.
+fn answer_reads(rng: &mut StdRng, ops: &mut [Op], mut state: BTreeMap<String, String>, values: &[Option<String>]) {
+    for op in ops {
+        apply(&mut state, op);
+        match op {
+            Op::Read(key, value) | Op::ReadForUpdate(key, value) => {
+                *value =
+                    if rng.random_bool(0.95) { state.get(key).cloned() } else { values.choose(rng).unwrap().clone() };
             }
+            Op::Scan { from, to, rows } => {
+                let inside = state.iter().filter(|(key, _)| *key >= from && to.as_ref().is_none_or(|to| *key < to));
+                *rows = inside.map(|(key, value)| (key.clone(), value.clone())).collect();
+                if rng.random_bool(0.05) {
+                    rows.push((KEYS.choose(rng).unwrap().to_string(), rng.random_range(0..4).to_string()));
+                }
+                if rng.random_bool(0.05) {
+                    rows.pop();
+                }
+            }
+            Op::Write(..) => {}
         }
     }
-    lines.extend(planned.into_iter().map(Line::Transaction));
-    lines
 }
 
 #[test]

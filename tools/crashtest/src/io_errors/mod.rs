@@ -266,20 +266,10 @@ fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::R
     let mut config = child_config(args, case, store_dir.clone(), &mut rng);
     let mut client_log = ClientLog::default();
     let strace_log = place.path().join("strace.log");
-    let disk = match case.injection {
-        Injection::Fault(_) => None,
-        Injection::DiskFull(kib) => Some(Disk::tmpfs(kib)),
-        Injection::DiskFullThenFree(kib) => Some(Disk::tmpfs(kib + BALLAST_KIB)),
-    };
-    let disk = disk.transpose().map_err(|why| anyhow::anyhow!("cannot mount a small disk: {why}"))?;
+    let disk = small_disk(case.injection)?;
     let command = match (case.injection, &disk) {
         (Injection::Fault(fault), _) => {
-            let is_old = match sites::store_for(fault)? {
-                StoreAge::New => false,
-                StoreAge::Old => true,
-                StoreAge::Any => !case.seed.is_multiple_of(2),
-            };
-            if is_old {
+            if needs_old_store(fault, case.seed)? {
                 client_log = fault_free_run(&config, fault)?;
             }
             config.strace_log = Some(strace_log.clone());
@@ -319,11 +309,7 @@ fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::R
     if let Some(disk) = disk {
         copy_dir(&disk.proc_path().join("store"), &store_dir)?;
     }
-    let happened = match case.injection {
-        Injection::Fault(fault) if fault.errno == Errno::Kill => !received.done && fault.was_injected(&fault_log()),
-        Injection::Fault(fault) => fault.was_injected(&fault_log()),
-        Injection::DiskFull(_) | Injection::DiskFullThenFree(_) => !received.failed.is_empty() || !responded,
-    };
+    let happened = was_hit(case.injection, &received, responded, &fault_log());
     // A process that ended by itself before its work was done has crashed.
     let crashed = status.filter(|status| responded && !received.done && status.signal() != Some(Signal::KILL.as_raw()));
     if happened || crashed.is_some() {
@@ -332,6 +318,32 @@ fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::R
         outcome.count("faults that were not hit", 1);
     }
     Ok(happened)
+}
+
+/// The disk that the case fills.
+fn small_disk(injection: Injection) -> anyhow::Result<Option<Disk>> {
+    let disk = match injection {
+        Injection::Fault(_) => None,
+        Injection::DiskFull(kib) => Some(Disk::tmpfs(kib)),
+        Injection::DiskFullThenFree(kib) => Some(Disk::tmpfs(kib + BALLAST_KIB)),
+    };
+    disk.transpose().map_err(|why| anyhow::anyhow!("cannot mount a small disk: {why}"))
+}
+
+fn needs_old_store(fault: Fault, seed: u64) -> anyhow::Result<bool> {
+    Ok(match sites::store_for(fault)? {
+        StoreAge::New => false,
+        StoreAge::Old => true,
+        StoreAge::Any => !seed.is_multiple_of(2),
+    })
+}
+
+fn was_hit(injection: Injection, received: &Received, responded: bool, fault_log: &str) -> bool {
+    match injection {
+        Injection::Fault(fault) if fault.errno == Errno::Kill => !received.done && fault.was_injected(fault_log),
+        Injection::Fault(fault) => fault.was_injected(fault_log),
+        Injection::DiskFull(_) | Injection::DiskFullThenFree(_) => !received.failed.is_empty() || !responded,
+    }
 }
 
 /// Runs an incarnation without a fault, before the faulty one.

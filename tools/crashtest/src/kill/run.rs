@@ -148,38 +148,36 @@ impl Attempt<'_> {
         }
         violations.extend(verify_checkpoints(*self.case, workload, &store, checkpoints, count));
         if restores.any_started() {
-            let copy = self.case_dir.join("restored");
-            copy_dir(&store, &copy).context("the store with restored keyspaces")?;
-            let result = verify_restored(&copy, &restores);
-            violations.extend(result.unwrap_or_else(|why| vec![Violation::new("the store opens", why.to_string())]));
-            fs::remove_dir_all(&copy).context("the store with restored keyspaces")?;
+            violations.extend(check_restored(&store, &self.case_dir.join("restored"), &restores)?);
         }
         let client_log = std::mem::take(&mut self.client_log);
-        let StoreReport {
-            violations: found,
-            unacknowledged_commits: unanswered,
-            locks,
-            recovery_time: recovery,
-            client_log,
-            ..
-        } = verify_killed(store, *self.case, workload, (client_log, lock_events), count);
-        self.client_log = client_log;
-        violations.extend(found);
-        let outcome = &mut *self.outcome;
-        for (least, acknowledged) in target_acks {
-            outcome.count_hit(&self.case.protocol.environment().to_string(), self.case.point.name());
-            outcome.count("acknowledged before the kill", acknowledged);
-            outcome.count("acknowledged before the kill, at least", least);
-        }
-        outcome.transactions += self.client_log.entries().count() as u64;
-        outcome.acknowledged += acknowledged;
-        outcome.unacknowledged_commits += unanswered;
-        outcome.count(RECOVERY_LOCKS, locks);
-        outcome.metric(RECOVERY_SECONDS, recovery.as_secs_f64());
+        let mut report = verify_killed(store, *self.case, workload, (client_log, lock_events), count);
+        self.client_log = std::mem::take(&mut report.client_log);
+        violations.append(&mut report.violations);
+        self.outcome.acknowledged += acknowledged;
+        self.count_kills(&target_acks);
+        self.count_recovery(&report);
         if !violations.is_empty() {
             self.save_history()?;
         }
         Ok(AttemptResult::Checked(violations))
+    }
+
+    /// Counts the kills at the case's point, by the commits that were acknowledged before each: at
+    /// least how many had to be, and how many were.
+    fn count_kills(&mut self, target_acks: &[(u64, u64)]) {
+        for (least, acknowledged) in target_acks {
+            self.outcome.count_hit(&self.case.protocol.environment().to_string(), self.case.point.name());
+            self.outcome.count("acknowledged before the kill", *acknowledged);
+            self.outcome.count("acknowledged before the kill, at least", *least);
+        }
+    }
+
+    fn count_recovery(&mut self, report: &StoreReport) {
+        self.outcome.transactions += self.client_log.entries().count() as u64;
+        self.outcome.unacknowledged_commits += report.unacknowledged_commits;
+        self.outcome.count(RECOVERY_LOCKS, report.locks);
+        self.outcome.metric(RECOVERY_SECONDS, report.recovery_time.as_secs_f64());
     }
 
     /// Runs the incarnation without a kill, on a copy of the store, to count the visits of the
@@ -227,6 +225,14 @@ fn check_lease_row(store_dir: &Path) -> anyhow::Result<Option<Violation>> {
     let rows = final_checks::lease_rows(open_engine(&copy, SMALL_STORE)?.storage())?;
     fs::remove_dir_all(&copy).context("the killed store")?;
     Ok(rows.is_empty().then(|| Violation::new("harness: crash point table", "no lease is left".to_owned())))
+}
+
+/// Checks the restored keyspaces on a copy of the store, so that the store stays as it was killed.
+fn check_restored(store_dir: &Path, copy: &Path, restores: &Restores) -> anyhow::Result<Vec<Violation>> {
+    copy_dir(store_dir, copy).context("the store with restored keyspaces")?;
+    let result = verify_restored(copy, restores);
+    fs::remove_dir_all(copy).context("the store with restored keyspaces")?;
+    Ok(result.unwrap_or_else(|why| vec![Violation::new("the store opens", why.to_string())]))
 }
 
 fn append_log(log: &Path, line: &str) -> anyhow::Result<()> {

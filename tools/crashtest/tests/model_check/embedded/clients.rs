@@ -132,23 +132,7 @@ impl Embedded {
                     },
                 }
             }
-            Phase::CommitPoint => {
-                let finishes = self.secondary_groups(client) == 0;
-                let mut changes = Vec::new();
-                for n in 0..self.with_primary(client) {
-                    let earliest = self.lock(state, client, n).min_commit_ts;
-                    let Step::Apply(change, _) = self.commit(state, client, n, earliest, n == 0 && !finishes)? else {
-                        return Err(Invariant::SingleStatus);
-                    };
-                    changes.push(change);
-                }
-                match self.submit(state, changes, Some(client))? {
-                    Ok(commit_ts) if finishes => Phase::Unacknowledged(commit_ts),
-                    Ok(commit_ts) => Phase::Secondaries { group: 0, commit_ts },
-                    // Only the owner itself may remove the locks of a live transaction.
-                    Err(_) => return Err(Invariant::LiveOwnersLeftAlone),
-                }
-            }
+            Phase::CommitPoint => self.commit_point(state, client)?,
             Phase::Secondaries { group, commit_ts } => {
                 self.roll_forward(state, client, group, commit_ts)?;
                 if group + 1 < self.secondary_groups(client) {
@@ -164,6 +148,24 @@ impl Embedded {
             Phase::Unacknowledged(_) | Phase::Acknowledged(_) | Phase::Refused | Phase::Crashed => return Ok(false),
         };
         Ok(true)
+    }
+
+    fn commit_point(&self, state: &mut State, client: usize) -> Result<Phase, Invariant> {
+        let finishes = self.secondary_groups(client) == 0;
+        let mut changes = Vec::new();
+        for n in 0..self.with_primary(client) {
+            let earliest = self.lock(state, client, n).min_commit_ts;
+            let Step::Apply(change, _) = self.commit(state, client, n, earliest, n == 0 && !finishes)? else {
+                return Err(Invariant::SingleStatus);
+            };
+            changes.push(change);
+        }
+        match self.submit(state, changes, Some(client))? {
+            Ok(commit_ts) if finishes => Ok(Phase::Unacknowledged(commit_ts)),
+            Ok(commit_ts) => Ok(Phase::Secondaries { group: 0, commit_ts }),
+            // Only the owner itself may remove the locks of a live transaction.
+            Err(_) => Err(Invariant::LiveOwnersLeftAlone),
+        }
     }
 
     fn one_phase(&self, state: &mut State, client: usize) -> Result<Result<Timestamp, usize>, Invariant> {

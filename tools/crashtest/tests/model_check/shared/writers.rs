@@ -96,70 +96,9 @@ impl Shared {
         let start_ts = state.timestamps[w].expect("it has started").start_ts;
         let (row, txn) = (key(self.row_of(state, w)), txn_id(start_ts));
         match state.writers[w].task {
-            Task::Prewrite(n) => match step_result(prewrite(as_read, &self.prewrite(state, w, n))) {
-                StepResult::Send(sent, _) => state.writers[w].sending = Some(sent),
-                StepResult::Answer(prewritten) => {
-                    if let PrewriteResult::Committed(commit_ts) = prewritten {
-                        self.check_answer(state, start_ts, TxnStatus::Committed(commit_ts))?;
-                    }
-                    self.prewritten(state, w, n);
-                }
-                StepResult::Refused(StepError::KeyIsLocked(lock)) => {
-                    self.coverage.hit("a writer meets a lock");
-                    state.writers[w].sending = None;
-                    state.writers[w].resolver = Some(new_resolver(self.row_of(state, w), &lock, None));
-                }
-                StepResult::Refused(why) => {
-                    if matches!(why, StepError::WriteConflict(_)) {
-                        self.coverage.hit("a writer meets a newer commit");
-                    }
-                    self.roll_back(state, w)?;
-                }
-            },
-            Task::Heartbeat(n) => {
-                let age_ms = state.newest_ts.millis() - start_ts.millis();
-                match step_result(heartbeat(as_read, &Heartbeat { row, txn, ttl_ms: age_ms + TTL_MS })) {
-                    StepResult::Send(sent, ttl_ms) => {
-                        state.writers[w].sending = Some(sent);
-                        state.writers[w].ttl_ms = ttl_ms;
-                    }
-                    StepResult::Answer(ttl_ms) => {
-                        state.writers[w].ttl_ms = ttl_ms;
-                        self.set_task(state, w, Task::Prewrite(n));
-                    }
-                    StepResult::Refused(_) => self.roll_back(state, w)?,
-                }
-            }
-            Task::Commit(commit_ts) => {
-                let request = CommitRow {
-                    row,
-                    txn,
-                    commit_ts,
-                    keep_txn_record: true,
-                    keep_old_version: true,
-                    record_lock_only: true,
-                };
-                match step_result(commit_at_least(as_read, &request)) {
-                    StepResult::Send(sent, at) => {
-                        if at > commit_ts {
-                            self.coverage.hit("a reader has raised an owner's min_commit_ts");
-                        }
-                        state.writers[w].task = Task::Commit(at);
-                        state.writers[w].sending = Some(sent);
-                    }
-                    StepResult::Answer(commit_ts) => self.committed(state, w, commit_ts)?,
-                    // The owner cannot know how its transaction ended. The correct result is
-                    // "undetermined".
-                    StepResult::Refused(StepError::BelowSafePoint(_)) => {
-                        self.coverage.hit("an owner commits after its record is pruned");
-                        self.set_task(state, w, Task::Ended);
-                    }
-                    StepResult::Refused(_) => {
-                        self.coverage.hit("an owner finds itself rolled back");
-                        self.roll_back(state, w)?;
-                    }
-                }
-            }
+            Task::Prewrite(n) => self.prewrite_step(state, w, n, as_read)?,
+            Task::Heartbeat(n) => self.heartbeat_step(state, w, n, as_read)?,
+            Task::Commit(commit_ts) => self.commit_step(state, w, commit_ts, as_read)?,
             Task::Secondary(n, commit_ts) => {
                 let status = TxnStatus::Committed(commit_ts);
                 match step_result(resolve(
@@ -177,6 +116,87 @@ impl Shared {
                 StepResult::Answer(()) | StepResult::Refused(_) => self.set_task(state, w, Task::RollBack(n + 1)),
             },
             Task::Begin | Task::Stamp | Task::Ended => {}
+        }
+        Ok(())
+    }
+
+    fn prewrite_step(&self, state: &mut State, w: usize, n: usize, as_read: &RowState) -> Result<(), Invariant> {
+        match step_result(prewrite(as_read, &self.prewrite(state, w, n))) {
+            StepResult::Send(sent, _) => state.writers[w].sending = Some(sent),
+            StepResult::Answer(prewritten) => {
+                if let PrewriteResult::Committed(commit_ts) = prewritten {
+                    let start_ts = state.timestamps[w].expect("it has started").start_ts;
+                    self.check_answer(state, start_ts, TxnStatus::Committed(commit_ts))?;
+                }
+                self.prewritten(state, w, n);
+            }
+            StepResult::Refused(StepError::KeyIsLocked(lock)) => {
+                self.coverage.hit("a writer meets a lock");
+                state.writers[w].sending = None;
+                state.writers[w].resolver = Some(new_resolver(self.row_of(state, w), &lock, None));
+            }
+            StepResult::Refused(why) => {
+                if matches!(why, StepError::WriteConflict(_)) {
+                    self.coverage.hit("a writer meets a newer commit");
+                }
+                self.roll_back(state, w)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn heartbeat_step(&self, state: &mut State, w: usize, n: usize, as_read: &RowState) -> Result<(), Invariant> {
+        let start_ts = state.timestamps[w].expect("it has started").start_ts;
+        let (row, txn) = (key(self.row_of(state, w)), txn_id(start_ts));
+        let age_ms = state.newest_ts.millis() - start_ts.millis();
+        match step_result(heartbeat(as_read, &Heartbeat { row, txn, ttl_ms: age_ms + TTL_MS })) {
+            StepResult::Send(sent, ttl_ms) => {
+                state.writers[w].sending = Some(sent);
+                state.writers[w].ttl_ms = ttl_ms;
+            }
+            StepResult::Answer(ttl_ms) => {
+                state.writers[w].ttl_ms = ttl_ms;
+                self.set_task(state, w, Task::Prewrite(n));
+            }
+            StepResult::Refused(_) => self.roll_back(state, w)?,
+        }
+        Ok(())
+    }
+
+    fn commit_step(
+        &self,
+        state: &mut State,
+        w: usize,
+        commit_ts: Timestamp,
+        as_read: &RowState,
+    ) -> Result<(), Invariant> {
+        let request = CommitRow {
+            row: key(self.row_of(state, w)),
+            txn: txn_id(state.timestamps[w].expect("it has started").start_ts),
+            commit_ts,
+            keep_txn_record: true,
+            keep_old_version: true,
+            record_lock_only: true,
+        };
+        match step_result(commit_at_least(as_read, &request)) {
+            StepResult::Send(sent, at) => {
+                if at > commit_ts {
+                    self.coverage.hit("a reader has raised an owner's min_commit_ts");
+                }
+                state.writers[w].task = Task::Commit(at);
+                state.writers[w].sending = Some(sent);
+            }
+            StepResult::Answer(commit_ts) => self.committed(state, w, commit_ts)?,
+            // The owner cannot know how its transaction ended. The correct result is
+            // "undetermined".
+            StepResult::Refused(StepError::BelowSafePoint(_)) => {
+                self.coverage.hit("an owner commits after its record is pruned");
+                self.set_task(state, w, Task::Ended);
+            }
+            StepResult::Refused(_) => {
+                self.coverage.hit("an owner finds itself rolled back");
+                self.roll_back(state, w)?;
+            }
         }
         Ok(())
     }
