@@ -34,8 +34,8 @@ pub trait Env: Send + Sync {
     fn spin_until(&self, _is_over: &dyn Fn() -> bool) {}
     /// A parker for the calling thread.
     fn parker(&self) -> Arc<dyn Parker>;
-    /// A new watermark. Waits for the default one block in the operating system, so a simulated
-    /// scheduler must provide its own.
+    /// A new watermark. Threads that wait for the default watermark block in the operating system,
+    /// so a simulated scheduler must provide its own.
     fn new_watermark(&self) -> Arc<dyn Watermark> {
         Arc::new(CondvarWatermark::default())
     }

@@ -85,8 +85,9 @@ impl LocalOracle {
     pub fn next_reservation(&self, unix_millis: u64) -> Timestamp {
         let last = self.last_issued();
         if last == CLOSED_TS {
-            // A sync that is in progress during the close writes the returned mark. So the present
-            // mark is returned: a greater one would make the next incarnation skip timestamps.
+            // A sync that is in progress during the close writes the returned mark. So the mark
+            // that is already durable is returned: a greater one would make the next incarnation
+            // skip timestamps.
             return Timestamp::from_u64(self.reserved_until.load(Ordering::Acquire));
         }
         let last = last.millis();
@@ -162,8 +163,8 @@ mod tests {
             assert_eq!(oracle.next(noon).is_none(), tracks_wall_clock);
             oracle.reserve_until(oracle.next_reservation(noon));
             assert_eq!(oracle.next(noon).map(Timestamp::millis), Some(noon));
-            // If the clock is ahead by more than `CLOCK_JUMP_MAX_MS`, `next` does not wait for an
-            // extension.
+            // If the clock is more than `CLOCK_JUMP_MAX_MS` ahead of the newest timestamp, `next`
+            // returns a timestamp without an extension.
             assert!(oracle.next(noon + 2 * CLOCK_JUMP_MAX_MS).is_some());
         }
     }
@@ -235,8 +236,8 @@ mod tests {
             assert_eq!(first.millis(), NOON + incarnation * RESERVATION_MS);
             high_water = reserved_until;
         }
-        // The lead ends when the clock has caught up. An orderly close adds no lead: it returns the
-        // newest timestamp, which is below the end of the reservation, as the next high-water mark.
+        // The lead ends when the clock has caught up. An orderly close adds no lead: the newest
+        // timestamp, which is below the end of the reservation, becomes the high-water mark.
         let (oracle, high_water) = opened(high_water, NOON + HOUR);
         assert_eq!(oracle.next(NOON + HOUR).unwrap().millis(), NOON + HOUR);
         assert!(oracle.close() < high_water);

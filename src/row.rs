@@ -281,8 +281,8 @@ pub struct RowChange {
     pub archived_version: Option<WriteRecord>,
     /// Replaced versions to delete, by their `commit_ts`.
     pub deleted_versions: Vec<Timestamp>,
-    /// The row's entries of the GC queue that are done and are deleted, by the commit timestamps in
-    /// their keys.
+    /// The row's finished entries of the GC queue, which the change deletes, by the commit
+    /// timestamps in their keys.
     pub gc_done: Vec<Timestamp>,
 }
 

@@ -274,7 +274,7 @@ mod tests {
         Refused(u16),
         Remove(u16),
         Clear,
-        /// Opens a range. The list says for each later step whether it reads the range from the
+        /// Opens a range. The list says for each row that is then read whether it is read from the
         /// back.
         Scan(Bound<u16>, Bound<u16>, Vec<bool>),
     }

@@ -23,8 +23,8 @@ pub struct AsyncScan {
     state: State,
     page: IntoIter<Row>,
     backwards: bool,
-    /// For the check before each row that the store is still open. Unlike other handles, this one
-    /// does not keep the store open. `None` after the end.
+    /// For the check before each row that the store is still open. This is a background handle,
+    /// which does not keep the store open. `None` after the end.
     store: Option<Store>,
 }
 

@@ -23,7 +23,7 @@ const VERSION: u8 = 1;
 const CONFIG: Configuration = standard();
 /// Limits the memory that decoding claims. Memory for a damaged length is claimed before the bytes
 /// turn out to be missing; without the limit bincode would panic. Valid values stay within it: the
-/// longest is encoded in 32 MiB, and needs at most 16 times as much memory (`u128`s of one byte).
+/// longest is encoded in 32 MiB, and claims at most 16 times as much (for `u128`s of one byte).
 const READ_CONFIG: Configuration<LittleEndian, Varint, Limit<{ 512 << 20 }>> = standard().with_limit();
 
 /// Why bytes are not a valid record.
@@ -345,8 +345,8 @@ mod tests {
         let mut bytes = Vec::new();
         try_encode_value(&numbers, &mut bytes).unwrap();
         assert_eq!(decode_value::<Vec<u128>>(&bytes).unwrap(), numbers);
-        // The longest value has 32 MiB, at most 16 times as many bytes as this one. Decoded, it
-        // would also take 16 times as much memory, which is within the limit of 512 MiB.
+        // The longest value has 32 MiB, at most 16 times as many bytes as this one. If it consists
+        // of such numbers, they take at most 16 times as much memory, within the 512 MiB.
         assert!(bytes.len() * 16 >= 32 << 20);
         assert!(size_of_val(numbers.as_slice()) * 16 <= 512 << 20);
     }

@@ -27,8 +27,9 @@ struct Permits {
     /// Attempts with row-queue tickets. They get permits first, because other attempts wait for
     /// their rows.
     with_tickets: VecDeque<Arc<Waiter>>,
-    /// All other attempts, mostly first ones. Attempts with tickets cannot starve them: those are
-    /// retries, and to retry, a transaction that waits here must first leave this queue.
+    /// All other attempts, mostly first ones. Attempts with tickets cannot starve them: only
+    /// retries have tickets, and under contention a transaction waits here before its first
+    /// attempt.
     without_tickets: VecDeque<Arc<Waiter>>,
 }
 
@@ -103,8 +104,8 @@ impl AdmissionController {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut permits = self.admission.permits.lock();
-        // A waiter that is still queued has no permit. One that was taken from the queue has a
-        // permit, even if it is not notified yet, and this drop gives it to the next waiter.
+        // A waiter that is still queued has no permit. Any other has one, even if it was taken from
+        // the queue and is not notified yet, and this drop passes the permit on.
         if !self.own.is_notified() && permits.remove(&self.own) {
             return;
         }

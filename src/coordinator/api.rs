@@ -177,9 +177,10 @@ pub trait Coordinator: Send + Sync {
         true
     }
 
-    /// Whether the GC horizon is at or above `ts`; raises it first if it can reach `ts`. If so, no
-    /// transaction, ordinary snapshot or new historical read reads below `ts` from now on.
-    /// Historical views that are already open may, because they have engine snapshots of their own.
+    /// Raises the GC horizon if it can reach `ts`, and returns whether it is at or above `ts` now.
+    /// If it is, no transaction, ordinary snapshot or new historical read reads below `ts` from now
+    /// on. Historical views that are already open may, because they have engine snapshots of their
+    /// own.
     fn is_below_gc_horizon(&self, _ts: Timestamp) -> Result<bool> {
         Ok(false)
     }

@@ -9,7 +9,7 @@
 //! and names are lost only if the whole machine fails: if just the process ends, the kernel still
 //! has everything that was written.
 //!
-//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory. Its simulated crash loses
+//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory. Its simulated crash can lose
 //! unsynced writes and changes of names, in part and in any order; the caller decides which, by a
 //! seed or one by one.
 

@@ -181,8 +181,8 @@ pub trait EngineSnapshot: Send + Sync {
     /// Calls `on_cell` with the undecoded value of the row's cell in the lock or write column, if
     /// the row has such a cell.
     ///
-    /// Of several calls of `on_cell` only the last counts; if this function returns an error, none
-    /// does.
+    /// If `on_cell` is called several times, only the last call counts. If this function returns an
+    /// error, no call counts.
     fn get_cell(&self, column: Column, row: &RowKey, on_cell: OnCell<'_>) -> Result<(), EngineError>;
     /// [`get_cell`](Self::get_cell) for several rows; `on_cell` also gets the index of the row.
     fn multi_get_cell(&self, column: Column, rows: &[&RowKey], on_cell: OnEachCell<'_>) -> Result<(), EngineError> {

@@ -16,7 +16,7 @@ pub enum RowBatch {
     OnePhaseWrites(OnePhaseWrites),
 }
 
-/// The writes of a one-phase commit: the next version of each row, except of rows that are only
+/// The writes of a one-phase commit: the next version of each row, except for rows that are only
 /// locked. All rows have the same preconditions.
 ///
 /// A bulk load commits large write sets. A [`RowChange`] for each row would take several times

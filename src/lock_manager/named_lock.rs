@@ -242,8 +242,8 @@ impl NamedLock {
 }
 
 impl EndedGrants {
-    /// Drops each grant that has neither a commit in flight nor a lease row, and keeps only the
-    /// timestamp of its unsynced commit.
+    /// Drops each grant that has neither a commit in flight nor a lease row. The timestamp of its
+    /// unsynced commit is merged into `unsynced_commits`.
     fn merge(&mut self) {
         let Self { past, unsynced_commits: [exclusive, shared, semaphore], semaphore_permits: most, .. } = self;
         past.retain(|grant| {

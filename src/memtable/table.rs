@@ -40,7 +40,7 @@ static FULL_RANGE: RowRange = RowRange { start: Bound::Unbounded, end: Bound::Un
 /// The value of a cell; `None` is a tombstone.
 pub type CellValue<'a> = Option<&'a [u8]>;
 
-/// The versions of cells that the batches of one segment have written.
+/// The versions of cells and the range tombstones that the batches of one segment have written.
 pub struct Memtable {
     /// The last sequence before this memtable. The memtable stores sequences relative to it.
     base_sequence: u64,

@@ -57,7 +57,7 @@ impl TxnTimer {
         self.part(phase).fetch_add(nanos(took), Ordering::Relaxed);
     }
 
-    /// When the present lap began, which is when the one before it ended.
+    /// When the present lap began: at the end of the lap before, or at [`TxnTimer::start`].
     pub fn last(&self) -> Duration {
         Duration::from_nanos(self.last.load(Ordering::Relaxed))
     }

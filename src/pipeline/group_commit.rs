@@ -160,6 +160,7 @@ impl GroupCommit {
         let mut leads = self.queue.lock().push(entry);
         let answer = loop {
             if leads {
+                // The first round replies to this committer, too.
                 self.run_leader();
             }
             match slot.wait(&**env) {
@@ -227,7 +228,8 @@ impl GroupCommit {
             let needs_read = match memory.precheck(&mut submission, &fences, self.facts()) {
                 Precheck::Reject(rejection) => {
                     // The fences are dropped before the reply: a caller that has its reply may
-                    // release its grant at once, and the grant must then find no commit in flight.
+                    // release its grant at once, and by then the rejected commit must not count as
+                    // in flight.
                     drop((submission.attempt, fences));
                     reply.send(Ok(SubmitResult::Rejected(rejection)));
                     continue;

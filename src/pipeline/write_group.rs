@@ -44,9 +44,9 @@ impl WriteGroup {
             match commit_ts.filter(|_| applied && kind.commits()) {
                 Some(ts) => {
                     if fences.any_buffered() {
-                        // `on_visible` lets the next holder of the named lock get its grant. That
-                        // holder may depend on this commit, although no sync has covered it and its
-                        // committer has no reply. So from here on durable snapshots must include
+                        // `on_visible` lets the next holder of the named lock use its grant. That
+                        // holder may depend on this commit before a sync covers it, and before its
+                        // committer gets a reply. So from here on durable snapshots must include
                         // the commit.
                         views.note_acked(ts);
                     }

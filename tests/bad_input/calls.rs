@@ -7,8 +7,8 @@ use percolite::{
     Snapshot, Store, Timestamp, Txn, TxnOptions, TypedKeyspace,
 };
 
-fn is_invalid(why: &Error) -> bool {
-    matches!(why.kind(), ErrorKind::InvalidArgument(_))
+fn is_invalid(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidArgument(_))
 }
 
 #[test]
@@ -20,9 +20,9 @@ fn a_too_large_write_is_refused_and_changes_nothing() {
     let mut txn = store.begin().unwrap();
     txn.put(&rows, "small", "v").unwrap();
     let mut value = vec![7; MAX_VALUE_BYTES + 1];
-    let refused = |why: Error, what: &str| {
-        assert!(matches!(why.kind(), ErrorKind::TooLarge { .. }), "{why}");
-        assert!(why.to_string().starts_with(what), "{why}");
+    let refused = |error: Error, what: &str| {
+        assert!(matches!(error.kind(), ErrorKind::TooLarge { .. }), "{error}");
+        assert!(error.to_string().starts_with(what), "{error}");
     };
     refused(
         txn.put(&rows, "large", &value).unwrap_err(),
@@ -98,9 +98,9 @@ fn every_call_returns_closed_after_close() {
         other.commit().map(drop),
     ]);
     for (number, answer) in answers.into_iter().enumerate() {
-        let why = answer.expect_err(&format!("call {number}"));
-        assert!(matches!(why.kind(), ErrorKind::Closed(_)), "call {number}: {why}");
-        assert!(why.to_string().contains("the store is closed"), "call {number}: {why}");
+        let error = answer.expect_err(&format!("call {number}"));
+        assert!(matches!(error.kind(), ErrorKind::Closed(_)), "call {number}: {error}");
+        assert!(error.to_string().contains("the store is closed"), "call {number}: {error}");
     }
     assert!(scan.next().is_none() && of_txn.next().is_none() && locks.next().is_none() && versions.next().is_none());
     store.close().unwrap();
@@ -190,8 +190,8 @@ fn close_fails_calls_in_progress_with_closed() {
             1 => store.restore(&dump[..], OnExisting::Replace, |_| close()).map(drop),
             _ => store.verify(|_| close()).map(drop),
         };
-        let why = answer.expect_err(&format!("work {what}"));
-        assert!(matches!(why.kind(), ErrorKind::Closed(_)), "work {what}: {why}");
+        let error = answer.expect_err(&format!("work {what}"));
+        assert!(matches!(error.kind(), ErrorKind::Closed(_)), "work {what}: {error}");
     }
 }
 
@@ -200,10 +200,10 @@ fn invalid_names_are_refused_before_creation() {
     let store = Store::in_memory().unwrap();
     let long = "n".repeat(MAX_KEYSPACE_NAME_BYTES + 1);
     for name in ["", "a\nb", "a\0", "\u{7f}", "\u{9b}31m", &long] {
-        let why = store.keyspace(name).unwrap_err();
-        assert!(is_invalid(&why) && why.to_string().contains("1 to 255 bytes"), "{name:?}: {why}");
-        for why in [store.existing_keyspace(name).map(drop), store.drop_keyspace(name)].map(Result::unwrap_err) {
-            assert_eq!(*why.kind(), ErrorKind::KeyspaceNotFound(name.into()));
+        let error = store.keyspace(name).unwrap_err();
+        assert!(is_invalid(&error) && error.to_string().contains("1 to 255 bytes"), "{name:?}: {error}");
+        for error in [store.existing_keyspace(name).map(drop), store.drop_keyspace(name)].map(Result::unwrap_err) {
+            assert_eq!(*error.kind(), ErrorKind::KeyspaceNotFound(name.into()));
         }
     }
     assert!(store.keyspace_names().unwrap().is_empty());
@@ -220,7 +220,7 @@ fn a_keyspace_of_another_store_is_refused() {
     let (store, other) = (Store::in_memory().unwrap(), Store::in_memory().unwrap());
     let (own, foreign) = (store.keyspace("rows").unwrap(), other.keyspace("rows").unwrap());
     let (mut txn, snapshot) = (store.begin().unwrap(), store.snapshot().unwrap());
-    for why in [
+    for error in [
         txn.put(&foreign, "k", "v").unwrap_err(),
         txn.get(&foreign, "k").unwrap_err(),
         txn.multi_get(&foreign, many_keys()).unwrap_err(),
@@ -228,7 +228,7 @@ fn a_keyspace_of_another_store_is_refused() {
         snapshot.multi_get(&foreign, many_keys()).unwrap_err(),
         snapshot.range(&foreign, ..).next().unwrap().unwrap_err(),
     ] {
-        assert!(is_invalid(&why) && why.to_string().contains("belongs to another store"), "{why}");
+        assert!(is_invalid(&error) && error.to_string().contains("belongs to another store"), "{error}");
     }
     txn.put(&own, "k", "v").unwrap();
     txn.commit().unwrap();

@@ -90,8 +90,8 @@ fn take_a_step(driver: &Driver, party: usize, step: usize, learned: &mut [Option
         (0, 0) => {
             learned[0] = Some(match driver.commit(txn(10), "p", 20) {
                 Ok(commit_ts) => TxnStatus::Committed(commit_ts),
-                Err(why) => {
-                    assert_eq!(why, StepError::AlreadyRolledBack);
+                Err(error) => {
+                    assert_eq!(error, StepError::AlreadyRolledBack);
                     TxnStatus::RolledBack
                 }
             });
@@ -139,8 +139,8 @@ fn resolvers_race_with_a_slow_owner(environment: &Environment) {
         resolvers.into_iter().for_each(|resolver| resolver.join());
         let expected = match &answer {
             Ok(_) => some("new"),
-            Err(why) => {
-                assert!(why.is_retryable(), "{why}");
+            Err(error) => {
+                assert!(error.is_retryable(), "{error}");
                 None
             }
         };

@@ -148,8 +148,8 @@ impl Rows for Arc<dyn Engine> {
     }
 }
 
-/// An attempt at a request fails only if another thread has changed the row meanwhile. After this
-/// number of failed attempts the test fails.
+/// An attempt at a request fails only if another thread has changed the row meanwhile, or if it is
+/// a first attempt that has not read the row. After this number of failed attempts the test fails.
 const ATTEMPTS_MAX: usize = 1000;
 
 /// Sends requests and repeats each until its change applies.

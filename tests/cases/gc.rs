@@ -164,8 +164,8 @@ fn a_row_removed_by_gc_stays_absent(environment: &Environment) {
 fn a_read_view_that_expires_during_a_commit_commits_nothing(environment: &Environment) {
     let store = environment
         .open_with(environment.builder().conflict_cache_rows(1).max_snapshot_age(Duration::from_millis(300)));
-    // Two-phase commits of long values store them out of line. From then on every commit reads its
-    // rows before it submits them.
+    // Two-phase commits of long values store them out of line. From then on every commit reads a
+    // row before it submits the row's new version.
     let two_phases = TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase);
     let put = |key: &str| store.transact_with(two_phases, |txn| txn.put(&store.rows, key, long("v")));
     ["k", "other"].into_iter().try_for_each(put).unwrap();

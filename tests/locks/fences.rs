@@ -143,8 +143,8 @@ impl<Work: Send + 'static, Answer: Send + 'static> WorkerThread<Work, Answer> {
 
 type Committer = WorkerThread<(Fence, u64), Result<Commit>>;
 
-/// A thread that makes one fenced commit for each round of a test, and a counter: the last round in
-/// which the thread has come to its call of `commit`.
+/// A thread that makes one fenced commit for each round of a test, and the number of the last round
+/// in which the thread has come to its call of `commit`.
 fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
     let begun = Arc::new(AtomicU64::new(0));
     let (World { store, rows, .. }, begins) = (world.clone(), Arc::clone(&begun));

@@ -1,5 +1,5 @@
 //! Modes: which requests are granted, and in which order. `src/lock_manager` also tests every
-//! history of six requests, concurrency, and waiters that leave.
+//! history of up to six requests, concurrency, and waiters that leave.
 
 use std::time::Duration;
 

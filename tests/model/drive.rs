@@ -242,7 +242,7 @@ impl Driver {
         let inserted = open.txn.insert(&keyspace, &place.1.0, &value);
         if open.model.get(place).is_some() {
             let row = ErrorKind::AlreadyExists(keyspace.row_key(&place.1.0));
-            prop_assert_eq!(inserted.map_err(|why| why.kind().clone()), Err(row));
+            prop_assert_eq!(inserted.map_err(|error| error.kind().clone()), Err(row));
         } else {
             open.model.write(place.clone(), Write::Put(value));
             self.written(slot, place, inserted)?;
@@ -373,10 +373,10 @@ impl Driver {
                 self.rolled_back.extend(touched.into_iter().filter(|place| !model.has_written(place)));
                 self.model.commit(model);
             }
-            Err(why) if why.is_retryable() => {
-                self.check_conflict(&why, &conflicts, &model, client)?;
+            Err(error) if error.is_retryable() => {
+                self.check_conflict(&error, &conflicts, &model, client)?;
             }
-            Err(why) => prop_assert!(false, "{why}"),
+            Err(error) => prop_assert!(false, "{error}"),
         }
         Ok(())
     }
@@ -387,16 +387,19 @@ impl Driver {
         let open = self.txns[slot].as_mut().unwrap();
         open.touched.insert(place.clone());
         match answer {
-            Err(why) if why.is_retryable() => {
+            Err(error) if error.is_retryable() => {
                 let mut open = self.txns[slot].take().unwrap();
                 let again = open
                     .txn
                     .put(&self.clients[open.client].keyspaces[0], "more", "more")
-                    .map_err(|why| why.kind().clone());
-                prop_assert_eq!(again, Err(why.kind().clone()), "the transaction continues after a conflict");
-                prop_assert_eq!(open.txn.commit().map(drop).map_err(|why| why.kind().clone()), Err(why.kind().clone()));
+                    .map_err(|error| error.kind().clone());
+                prop_assert_eq!(again, Err(error.kind().clone()), "the transaction continues after a conflict");
+                prop_assert_eq!(
+                    open.txn.commit().map(drop).map_err(|error| error.kind().clone()),
+                    Err(error.kind().clone())
+                );
                 let conflicts = self.model.conflicts(&open.model);
-                self.check_conflict(&why, &conflicts, &open.model, open.client)?;
+                self.check_conflict(&error, &conflicts, &open.model, open.client)?;
                 Ok(None)
             }
             answer => ok(answer).map(Some),
@@ -406,8 +409,14 @@ impl Driver {
     /// Checks the row that a conflict of the transaction `model` names. Another transaction must
     /// have committed the row since `model` began, or have locked it if transactions are large.
     /// With a conflict cache of one row, lock-only rows may cause spurious conflicts, too.
-    fn check_conflict(&self, why: &percolite::Error, conflicts: &[Place], model: &ModelTxn, client: usize) -> Checked {
-        let row = &why.conflict().unwrap().row;
+    fn check_conflict(
+        &self,
+        error: &percolite::Error,
+        conflicts: &[Place],
+        model: &ModelTxn,
+        client: usize,
+    ) -> Checked {
+        let row = &error.conflict().unwrap().row;
         let is_row = |(keyspace, key): &Place| self.clients[client].keyspaces[*keyspace].row_key(&key.0) == *row;
         let has_locks = self.case.large_transaction_bytes < 1 << 20;
         let mut others = self.txns.iter().flatten().flat_map(|other| &other.touched);
@@ -415,7 +424,7 @@ impl Driver {
             conflicts.iter().any(is_row) || has_locks && (others.any(is_row) || self.rolled_back.iter().any(is_row));
         let lock_only = self.model.lock_only_since(model) || !self.rolled_back.is_empty();
         let may_be_spurious = self.case.conflict_cache_rows == 1 && lock_only;
-        prop_assert!(allowed || may_be_spurious, "{why}, but the conflicts are {conflicts:?}");
+        prop_assert!(allowed || may_be_spurious, "{error}, but the conflicts are {conflicts:?}");
         Ok(())
     }
 
@@ -437,7 +446,7 @@ fn step(scan: &mut Scan, expected: &mut VecDeque<(Vec<u8>, Value)>, backwards: b
 }
 
 fn ok<T>(result: percolite::Result<T>) -> Checked<T> {
-    result.map_err(|why| TestCaseError::fail(format!("{why:?}")))
+    result.map_err(|error| TestCaseError::fail(format!("{error:?}")))
 }
 
 /// A row as text.

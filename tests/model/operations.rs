@@ -7,7 +7,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// The maximum numbers of transactions, snapshots, open scans and keyspaces at a time.
+/// The maximum numbers of transactions, snapshots and open scans at a time, and the number of
+/// keyspaces.
 pub const TXNS: usize = 3;
 pub const SNAPSHOTS: usize = 2;
 pub const SCANS: usize = 2;

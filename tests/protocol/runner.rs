@@ -162,7 +162,7 @@ impl Runner {
                 Ok(show(result))
             }
             Ok(Step::Done(result)) => Ok(format!("{} (no change)", show(result))),
-            Err(why) => Ok(format!("error: {}", error(&why))),
+            Err(error) => Ok(format!("error: {}", describe_error(&error))),
         }
     }
 
@@ -396,8 +396,8 @@ fn status(status: TxnStatus) -> String {
     }
 }
 
-fn error(why: &StepError) -> String {
-    match why {
+fn describe_error(error: &StepError) -> String {
+    match error {
         StepError::KeyIsLocked(found) => format!("key is locked by {}", lock(found)),
         StepError::WriteConflict(newer) => format!("write conflict with {}", write(newer)),
         StepError::AlreadyCommitted(commit_ts) => format!("already committed {}", at(*commit_ts)),

@@ -75,8 +75,9 @@ fn row_change(rows: &Rows, request: &OnePhase<'_>) -> Result<RowChange> {
             Ok(step) => return Ok(step_change(step, row, txn)),
             Err(error) => {
                 let rejection = Rejection::PreconditionFailed(row.clone(), Box::new(as_read));
-                // A conflict is returned as it is, because it names the other transaction. Any
-                // other error is replaced by `error`, which says why the step failed.
+                // A conflict that this call returns is passed on, because it names the other
+                // transaction. Any other error is replaced by the step's own, which says why the
+                // step failed.
                 resolve_blocker(rows, rejection, txn, read_ts)
                     .map_err(|other| if other.is_retryable() { other } else { step_error(row, error, read_ts) })?;
             }

@@ -50,9 +50,9 @@ impl<S: Storage> LocalEngine<S> {
         Self { storage, exclusive, batch_rows_max, batch_bytes_max, page_limits: PageLimits::DEFAULT }
     }
 
-    /// Limits an atomic batch to `rows` rows; otherwise there is no limit. A commit of more rows
-    /// takes two phases. If a crash interrupts the second phase, locks are left that must be rolled
-    /// forward.
+    /// Limits an atomic batch to `rows` rows; by default their number is not limited. A commit of
+    /// more rows takes two phases. If a crash interrupts the second phase, locks are left that must
+    /// be rolled forward.
     ///
     /// A store with exclusive use of the engine needs a limit of at least two rows: in two phases,
     /// the last batch has one more change, which deletes the transaction record.

@@ -35,7 +35,7 @@ impl PageLimits {
     };
 }
 
-/// An engine snapshot over the reader `R`, whose cells it decodes.
+/// An engine snapshot over `R`, a snapshot of the storage.
 pub struct LocalSnapshot<R> {
     pub reader: R,
     pub pages: PageLimits,

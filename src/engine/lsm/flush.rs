@@ -5,10 +5,10 @@
 //! 2. *Sync* the segment of the immutable memtable. Frames that are not durable in the log must not
 //!    reach the tables, or the tables could be ahead of the log after a crash.
 //! 3. *Write* the memtable in stripes, at most `STRIPES_MAX`. An open snapshot is *within* the
-//!    memtable if it shows some of the memtable's frames, but not all. A stripe ends at each such
-//!    snapshot, in the order of their sequences, and the last stripe at the memtable's end. Each
-//!    stripe is written in batches: its range tombstones, then the newest version of each of its
-//!    cells, tombstones included. The first batch of each stripe sets the flush target to Q, the
+//!    memtable if it shows some of the memtable's frames, but not all. The last stripe ends at the
+//!    memtable's end; each other stripe ends at such a snapshot, the lowest first. Each stripe is
+//!    written in batches: its range tombstones, then the newest version of each of its cells,
+//!    tombstones included. The first batch of each stripe sets the flush target to Q, the
 //!    memtable's last sequence; the last batch of the last stripe sets the flushed sequence to Q.
 //!
 //!    The tables have no log, and RocksDB may flush some of these batches on its own. Until the end

@@ -109,8 +109,7 @@ fn with_options_string(base: &mut Options, text: &str) -> Result<Options, Engine
 ///   option it flushes all columns together, so that a prefix of the batches that the store's flush
 ///   has written becomes durable.
 /// - `max_bgerror_resume_count=0`: after a failed write the store fails until it is opened again,
-///   so RocksDB need not recover on its own. With this option it still does so after an error of a
-///   full disk.
+///   so RocksDB need not recover on its own. From a full disk it recovers even with this option.
 /// - `no_slowdown` for each write: RocksDB rejects a write instead of stalling it, and
 ///   `write_retry` retries the write. A write that stalls inside RocksDB blocks RocksDB's recovery
 ///   from a full disk, and the stall ends only with that recovery: a deadlock.

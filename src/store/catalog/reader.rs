@@ -23,7 +23,7 @@ impl<'a> CatalogReader<'a> {
         Self { store }
     }
 
-    /// The entries of the catalog that the view shows and that begin with `kind`, such as
+    /// The entries of the catalog that the view shows and whose keys begin with `kind`, such as
     /// [`NAME_PREFIX`]. The scan is internal, so it is not in the list of active transactions.
     pub fn entries(self, view: &Arc<ReadView>, kind: &str) -> Scan {
         let range = prefix_range(&self.store.inner.catalog.keyspace(), kind.as_bytes());

@@ -55,8 +55,8 @@ impl RestoreOrigin {
 
     /// Replaces the origin in the catalog; `None` deletes it.
     pub fn write(origin: Option<&Self>, txn: &mut Txn, catalog: &Keyspace) -> Result<()> {
-        // Read for update, so that this restore conflicts with a concurrent one, whatever it writes
-        // below.
+        // Read for update, so that this restore conflicts with a concurrent one, whatever is
+        // written below.
         txn.get_for_update(catalog, RESTORED_KEY)?;
         txn.delete_prefix(catalog, RESTORED_PREFIX)?;
         let Some(Self { store_id, restored_ts, keyspaces }) = origin else {

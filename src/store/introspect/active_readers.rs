@@ -48,9 +48,8 @@ pub struct ActiveTransaction {
     /// The start timestamp of a transaction; `None` for a snapshot.
     pub start_ts: Option<Timestamp>,
     /// The read timestamp: everything committed at or below it is visible. Until the entry expires,
-    /// GC does not change what it reads, and the GC horizon does not pass this timestamp. A
-    /// snapshot of `snapshot_at` does not hold the horizon back; it has an engine snapshot with all
-    /// that it reads.
+    /// GC does not change what it reads. Nor does the GC horizon pass this timestamp, unless the
+    /// entry is a snapshot of `snapshot_at`, whose engine snapshot has all that it reads.
     pub read_ts: Timestamp,
     /// The time since the transaction or snapshot began.
     pub age: Duration,

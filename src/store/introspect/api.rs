@@ -47,8 +47,8 @@ impl Store {
     ///
     /// Counts the rows of each keyspace, up to `count` rows or 64 MiB, whichever comes first. The
     /// rest is estimated from RocksDB's approximate sizes. RocksDB has no size for rows that are
-    /// not in tables yet, or are all in one block. If that is true of all counted rows, counting
-    /// continues, by as many rows or bytes each time, until there is a size. If `count` is
+    /// not in tables yet, or that are all in one block. If that is true of all counted rows,
+    /// counting continues, by as many rows or bytes each time, until there is a size. If `count` is
     /// `u64::MAX`, every row is counted, which takes as long as reading all rows. A store in memory
     /// always counts every row.
     ///

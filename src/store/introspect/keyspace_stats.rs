@@ -79,7 +79,7 @@ fn keyspace_stats_of(snapshot: &Snapshot, keyspace: &Keyspace, count: u64) -> Re
         let size_up_to = |end: &[u8]| snapshot.store.inner.engine.approximate_size(Column::Write, &start, end);
         // The estimate needs the size of the counted rows in tables. It is 0 if all of them are in
         // memtables or in one block, and `None` in a store in memory. Then the loop counts as many
-        // rows again.
+        // rows or bytes again.
         if let (Some(counted @ 1..), Some(all)) = (size_up_to(last.as_bytes()), size_up_to(&end)) {
             let extrapolate = |part: u64| {
                 let whole = u128::from(part) * u128::from(all.max(counted)) / u128::from(counted);

@@ -76,7 +76,7 @@ impl LockGuard {
         if self.grant().is_ready() { self.grant().token() } else { Timestamp::ZERO }
     }
 
-    /// A condition for transactions: they commit only while the present grant is valid. See
+    /// A condition for transactions: they commit only if the present grant has not ended. See
     /// [`Txn::fence`](crate::Txn::fence). [`LockGuard::upgrade`] and [`LockGuard::downgrade`]
     /// replace the grant; transactions then need a new fence.
     pub fn fence(&self) -> Fence {

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::lock_manager::{CancelToken, LockMode};
 use crate::option_ranges;
 
-/// How long a request waits for the lock by default.
+/// How long a request waits for the lock at most, by default.
 pub(in crate::store) const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum length of [`LockOptions::reason`], in bytes.

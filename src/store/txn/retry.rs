@@ -178,8 +178,8 @@ impl RetryLoop {
     }
 
     /// The waits before the next attempt, each with a time limit. After a conflict: in row queues,
-    /// and for the release of the lock that was met, or on a shared engine a pause instead of both.
-    /// Last, a permit if one is needed.
+    /// and for the release of the lock that was met; on a shared engine a pause instead of both.
+    /// Last: for a permit, if one is needed.
     pub(crate) fn admission_wait(&self, outermost: bool) -> AdmissionWait {
         let inner = &self.store.inner;
         let mut wait = AdmissionWait::default();
@@ -187,7 +187,7 @@ impl RetryLoop {
             // An inner call must not wait in row queues, because the outer call may have a ticket
             // there. It waits for row locks for `NESTED_WAIT_TIMEOUT` at most, because a lock may
             // belong to the outer call, if the outer transaction is large. A shared engine has no
-            // row queues and no large transactions, so there an inner call waits as an outermost
+            // row queues and no large transactions, so there an inner call pauses as an outermost
             // one does.
             let has_all_waits = outermost || !inner.coordinator.is_exclusive();
             if has_all_waits || self.history.waited.row_lock < NESTED_WAIT_TIMEOUT {

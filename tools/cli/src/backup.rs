@@ -21,7 +21,7 @@ use crate::progress::Progress;
 use crate::table;
 use crate::tuning::{Compression, Tuning};
 
-/// Advice, which is added to the error of a damaged base dump.
+/// The advice that is added to the error of a damaged base dump.
 pub const BASE_HINT: &str = "name another base, or make a full dump";
 
 /// The options of `dump`.

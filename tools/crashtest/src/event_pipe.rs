@@ -237,8 +237,8 @@ impl Received {
             Event::RestoreStarted(number) => self.restores.start(number),
             Event::RestoreDone(number) => self.restores.acknowledge(number),
             Event::Durable(ts) => self.durable_ts = self.durable_ts.max(ts),
-            // After a power cut these answers of the store about locks do not count, not even that
-            // a grant was lost. Requests and attempts still do.
+            // With `ignore_answers` these answers of the store about locks do not count, not even
+            // that a grant was lost. Requests and attempts still do.
             Event::Lock(
                 LockEvent::Granted { .. }
                 | LockEvent::Renewed { .. }

@@ -8,8 +8,8 @@ use std::hash::{DefaultHasher, Hasher as _};
 
 /// The longest stored key.
 const LONGEST: usize = 8_000;
-/// The prefix of the keys that large transactions write. All but one in `LARGE_EVERY` of these keys
-/// are stored without padding.
+/// The prefix of the keys that large transactions write. Only one of `LARGE_EVERY` of these keys
+/// can have padding.
 const LARGE: &str = "g/";
 const LARGE_EVERY: u64 = 64;
 /// Ends the shown part of a key; no shown key contains it.

@@ -45,8 +45,8 @@ const LZ4: u8 = 1;
 /// The maximum expansion of LZ4, with a margin: one compressed byte stands for at most 255 bytes.
 const MAX_LZ4_RATIO: usize = 256;
 
-/// The first bytes of compressed files, and the programs that write these. An error can name the
-/// program.
+/// The first bytes of files that other programs have compressed, and the names of these programs,
+/// for the error.
 const FOREIGN_MAGICS: [(&[u8], &str); 5] = [
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),

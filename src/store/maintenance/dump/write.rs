@@ -30,10 +30,11 @@ impl Snapshot {
     /// The dump needs memory for about three times the rows of one block. A block has about 256 KiB
     /// of rows, or more if its last value is larger. If the snapshot expires before the dump ends,
     /// the dump fails with [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). A
-    /// snapshot expires [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) after the
-    /// first commit that it does not show or, if [`Store::snapshot_at`](crate::Store::snapshot_at)
-    /// has returned it, after the call of `snapshot_at`. In a store opened
-    /// [read-only](crate::Builder::read_only) or on a shared engine it never expires.
+    /// snapshot expires [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) after its
+    /// state is replaced, which is at the latest at the first commit that it does not show. A
+    /// snapshot of [`Store::snapshot_at`](crate::Store::snapshot_at) expires that long after the
+    /// call. In a store opened [read-only](crate::Builder::read_only) or on a shared engine a
+    /// snapshot never expires.
     ///
     /// All dumped rows are durable, also with
     /// [`Durability::Buffered`](crate::Durability::Buffered), because the dump first waits for a

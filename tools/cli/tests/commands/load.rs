@@ -181,7 +181,7 @@ fn options_of_another_format_are_refused() {
     sandbox
         .with_input("load shop fruit --key-field id", "a\t1\n")
         .fails(2, "standard input is read as TSV: --key-field is for JSON objects");
-    // An empty input, as of a filter without matches, has no format, so --key-field is accepted.
+    // With an empty input, as of a filter without matches, --key-field is accepted in any format.
     sandbox.with_input("load shop fruit --key-field id", "").succeeds();
     assert_eq!(sandbox.ok("scan shop fruit --count"), "2\n");
 }
@@ -215,7 +215,7 @@ fn load_from_a_silent_pipe_can_be_interrupted() {
     let sandbox = Sandbox::with_shop();
     let made = std::process::Command::new("mkfifo").arg(sandbox.path().join("pipe")).status().unwrap();
     assert!(made.success());
-    // The pipe has no writer, so the program waits in opening it until the interrupt.
+    // The pipe has no writer, so opening it blocks, and only the interrupt ends the program.
     sandbox.interrupted("load shop fruit pipe").fails(130, "interrupted; nothing was loaded");
     sandbox.interrupted("restore copy pipe").fails(130, "interrupted; nothing was restored");
     assert!(!sandbox.path().join("copy").exists());

@@ -159,7 +159,7 @@ fn memory_budget_and_compression_options_apply() {
     };
     let (plain, small) = (bytes("plain-copy"), bytes("small-copy"));
     assert!(plain > small * 3 / 2, "{plain} {small}");
-    // With a memory budget of 8 MiB a value may have 1 MiB.
+    // With a memory budget of 8 MiB the buffered writes of a transaction are limited to 1 MiB.
     sandbox.file("big", vec![b'x'; 3 << 20]);
     sandbox.run("put --memory-budget 8M shop fruit big --value-file big").fails(1, "limit of 1048576 bytes");
     for command in [

@@ -135,7 +135,8 @@ fn run_lock_client(
     Ok(())
 }
 
-/// What the first client does between its transactions: at random, a checkpoint or a restore.
+/// What the first client does before each of its transactions: at random, it makes a checkpoint,
+/// and at random, it restores a dump.
 fn maintenance_step(
     config: &ChildConfig,
     opened: &OpenStore,

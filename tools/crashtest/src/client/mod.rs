@@ -188,7 +188,8 @@ impl<'a> Client<'a> {
         Self { second_first: beside_first, ..self }
     }
 
-    /// The number of write skews that snapshots have shown. Snapshot isolation permits them.
+    /// The number of write skews that snapshots have shown, each counted in every snapshot that
+    /// shows it. Only those are counted that snapshot isolation permits.
     pub fn write_skews(&self) -> u64 {
         self.write_skews
     }

@@ -127,7 +127,7 @@ pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
             Injection::DiskFull(_) | Injection::DiskFullThenFree(_) => missing_disks(),
         };
         match lacking {
-            Some(why) => outcome.skipped = Some(why),
+            Some(reason) => outcome.skipped = Some(reason),
             None => run_case(args, case, &mut outcome)?,
         }
     } else {
@@ -160,13 +160,13 @@ fn all_cases() -> anyhow::Result<Vec<Option<(FaultSite, Errno)>>> {
 /// The cases that this machine can run; the others are reported as not run.
 fn possible_cases(all: &[Option<(FaultSite, Errno)>], outcome: &mut LayerResult) -> Vec<Option<(FaultSite, Errno)>> {
     let mut possible = all.to_vec();
-    if let Some(why) = missing_strace() {
+    if let Some(reason) = missing_strace() {
         possible.retain(Option::is_none);
-        outcome.not_run.push(format!("SKIPPED injected faults: {why}"));
+        outcome.not_run.push(format!("SKIPPED injected faults: {reason}"));
     }
-    if let Some(why) = missing_disks() {
+    if let Some(reason) = missing_disks() {
         possible.retain(Option::is_some);
-        outcome.not_run.push(format!("SKIPPED full disks: {why}"));
+        outcome.not_run.push(format!("SKIPPED full disks: {reason}"));
     }
     if possible.is_empty() {
         outcome.skipped = Some(std::mem::take(&mut outcome.not_run).join("; "));
@@ -176,7 +176,7 @@ fn possible_cases(all: &[Option<(FaultSite, Errno)>], outcome: &mut LayerResult)
 
 /// Why no fault can be injected here.
 fn missing_strace() -> Option<String> {
-    Command::new("strace").arg("--version").output().err().map(|why| format!("strace: {why}"))
+    Command::new("strace").arg("--version").output().err().map(|error| format!("strace: {error}"))
 }
 
 /// Why no disk can be filled here.
@@ -327,7 +327,7 @@ fn small_disk(injection: Injection) -> anyhow::Result<Option<Disk>> {
         Injection::DiskFull(kib) => Some(Disk::tmpfs(kib)),
         Injection::DiskFullThenFree(kib) => Some(Disk::tmpfs(kib + BALLAST_KIB)),
     };
-    disk.transpose().map_err(|why| anyhow::anyhow!("cannot mount a small disk: {why}"))
+    disk.transpose().map_err(|error| anyhow::anyhow!("cannot mount a small disk: {error}"))
 }
 
 fn needs_old_store(fault: Fault, seed: u64) -> anyhow::Result<bool> {
@@ -408,8 +408,8 @@ fn verify_case(
     let report = verify(&target, received.client_log);
     outcome.unacknowledged_commits += report.unacknowledged_commits;
     violations.extend(report.violations);
-    if let Some(why) = report.open_error {
-        violations.push(Violation::new("the store opens", why.to_string()));
+    if let Some(error) = report.open_error {
+        violations.push(Violation::new("the store opens", error.to_string()));
     }
     if !violations.is_empty() {
         outcome.failures.push(save_failure(

@@ -87,8 +87,8 @@ impl From<Durability> for percolite::Durability {
 }
 
 /// The visit of the crash point at which the process is killed. If an incarnation visits the point
-/// only once, several incarnations are killed there instead: one for `First`, two for `Second`,
-/// three for `Last`.
+/// only once, the visit is the number of incarnations that are killed there: one for `First`, two
+/// for `Second`, three for `Last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
     /// The first visit after [`ChildConfig::after_acks`] acknowledged commits.

@@ -232,7 +232,7 @@ fn check_restored(store_dir: &Path, copy: &Path, restores: &Restores) -> anyhow:
     copy_dir(store_dir, copy).context("the store with restored keyspaces")?;
     let result = verify_restored(copy, restores);
     fs::remove_dir_all(copy).context("the store with restored keyspaces")?;
-    Ok(result.unwrap_or_else(|why| vec![Violation::new("the store opens", why.to_string())]))
+    Ok(result.unwrap_or_else(|error| vec![Violation::new("the store opens", error.to_string())]))
 }
 
 fn append_log(log: &Path, line: &str) -> anyhow::Result<()> {

@@ -47,7 +47,7 @@ const CUTS: u64 = 200;
 /// Disks whose seed has one of these remainders modulo 5 flush continuously, and their clients
 /// never sync.
 const FLUSH_HEAVY: [u64; 2] = [2, 4];
-/// The number of power cuts of one disk.
+/// The number of power cuts of one disk; the last disk of a run may have fewer.
 const INCARNATIONS: u32 = 4;
 /// A process that sends no event for this time hangs.
 const HANG_TIMEOUT: Duration = Duration::from_secs(30);

@@ -112,8 +112,8 @@ pub struct SimResult {
     pub client_log: ClientLog,
     /// Events of named locks.
     pub lock_events: Vec<LockEvent>,
-    /// Unfenced commits under locks, and how many of them violated the lock order: a fence would
-    /// have prevented these.
+    /// Unfenced commits under locks, and how many violations the checks of fencing and visibility
+    /// find in them, at most two for each commit. Fenced commits must have none.
     pub unfenced: (u64, u64),
 }
 

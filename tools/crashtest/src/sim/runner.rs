@@ -31,8 +31,8 @@ const DISCARDED: &str = "discarded histories";
 
 /// One history in this many is of locks.
 const LOCKS_EVERY: u64 = 6;
-/// The metrics: unfenced commits under locks, and those of them that violated the lock order, as
-/// [`fencing_violations`](crate::lock_checker::fencing_violations) finds.
+/// The metrics: unfenced commits under locks, and the violations of the lock order that
+/// [`fencing_violations`](crate::lock_checker::fencing_violations) finds in them.
 const UNFENCED: &str = "unfenced commits";
 const OUT_OF_LOCK_ORDER: &str = "unfenced commits that violated the lock order";
 /// A run with at least this many lock histories must have visited `lock.grant-ended` and

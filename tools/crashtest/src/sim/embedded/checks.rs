@@ -19,7 +19,8 @@ use crate::restores::{FEW_ROWS, keyspaces_without_name};
 const CATALOG: KeyspaceId = KeyspaceId(0);
 /// A commit is durable within this time, even if no client waits for that.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
-/// How long a transaction of the admission check holds its permit: longer than others would wait.
+/// How long a transaction of the admission check holds its permit: longer than another transaction
+/// would wait for a permit.
 const PERMIT_HOLD_TIME: Duration = Duration::from_millis(1500);
 /// The maximum number of polls of a check for the end of background work, ten a second.
 const CLEANUP_POLLS_MAX: usize = 600;

@@ -205,8 +205,8 @@ impl Scheduler {
 
     /// Runs before each attempt to lock a mutex of the store: yields at random before the first
     /// attempt, and always before a further one. Always returns true: the caller must not block on
-    /// the mutex, but try again. No crash comes here, because what a crash loses depends only on
-    /// calls of the engine.
+    /// the mutex, but try again. Unlike `yield_point`, this adds nothing to virtual time. No crash
+    /// comes here, because what a crash loses depends only on calls of the engine.
     fn before_lock(&self, own: ThreadId, attempt: LockAttempt) -> bool {
         let mut state = self.state.lock();
         if attempt == LockAttempt::Retry {

@@ -135,8 +135,8 @@ impl Shared {
                 state.writers[w].sending = None;
                 state.writers[w].resolver = Some(new_resolver(self.row_of(state, w), &lock, None));
             }
-            StepResult::Refused(why) => {
-                if matches!(why, StepError::WriteConflict(_)) {
+            StepResult::Refused(error) => {
+                if matches!(error, StepError::WriteConflict(_)) {
                     self.coverage.hit("a writer meets a newer commit");
                 }
                 self.roll_back(state, w)?;
