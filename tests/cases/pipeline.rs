@@ -118,8 +118,8 @@ fn a_transaction_begun_during_a_commit_conflicts_with_it(environment: &Environme
     assert_eq!(text(t1.get(&second.rows, "k").unwrap()), some("1"));
     t1.put(&second.rows, "k", "1+1").unwrap();
     if environment.is_shared() {
-        // On a shared engine read_ts equals start_ts. T1 conflicts with the lock of T0, which is
-        // stopped. T0 then commits above T1's read_ts.
+        // On a shared engine read_ts equals start_ts, so no commit can be between them. Instead T1
+        // meets the lock of T0, which waits at the gate. T0 then commits above T1's read_ts.
         assert_conflict(t1.commit());
         gate.open();
         assert!(t0.join() > read_ts);

@@ -21,7 +21,7 @@ pub const MANY_ROWS: usize = 1500;
 pub enum Profile {
     /// A handful of keys, so that transactions conflict.
     FewRows,
-    /// Several pages of rows.
+    /// Several pages of rows, for scans.
     ManyRows,
 }
 

@@ -133,7 +133,8 @@ fn functions(text: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     for (number, line) in (1..).zip(&lines).filter(|(_, line)| begins_function(line)) {
         let rest = &lines[number - 1..];
-        // A declaration ends with a semicolon, and a body in its signature's line with a brace.
+        // Others are skipped: declarations, whose signature ends with a semicolon, and functions in
+        // one line, which end with a brace.
         let signature_end = rest.iter().find(|line| line.ends_with(['{', '}', ';']));
         if signature_end.is_none_or(|line| line.ends_with('{')) {
             let end = format!("{}}}", &line[..line.len() - line.trim_start().len()]);

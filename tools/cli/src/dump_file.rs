@@ -39,7 +39,7 @@ impl DumpFile {
         Ok(Self { file, temp: Some(temp) })
     }
 
-    /// What an error message says about the file of a failed dump.
+    /// For the error message of a failed dump: what became of its file.
     pub fn leftover_note(&self) -> &'static str {
         if self.temp.is_some() { "the partial dump was removed" } else { "the dump is incomplete" }
     }

@@ -193,7 +193,7 @@ pub fn check_no_lease_rows(reader: &impl CellReader) -> Result<Option<Violation>
         .then(|| Violation::new(NOTHING_LEFT, format!("no lease is held, and lease rows are left: {rows:?}"))))
 }
 
-/// A time of a store's monotonic clock.
+/// The time at which the monotonic clock of this incarnation shows `elapsed`.
 pub fn logical_time(incarnation: u32, elapsed: Duration, tick: u64) -> LogicalTime {
     LogicalTime { incarnation, time: nanos(elapsed), tick }
 }

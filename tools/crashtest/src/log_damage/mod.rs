@@ -260,8 +260,9 @@ fn check_opening(replayed: Option<ReplayResult>, report: &StoreReport) -> Vec<Vi
             format!("the store opens without an error, and a durable commit is missing: {replayed:?}"),
         )),
         (None, _) => {}
-        // Without a valid header nothing is known of the log, so the store may open or refuse to.
         (Some(error), replayed) => {
+            // A refusal is right if the log has lost commits. If no header is valid (`replayed` is
+            // `None`) nothing is known of the log, and a refusal is right, too.
             let is_clear = matches!(error.kind(), ErrorKind::Corruption(text)
                 if fingerprint(text).is_some() && text.contains("Builder::accept_data_loss"));
             if !is_clear || replayed.is_some_and(|replayed| !replayed.is_loss()) {

@@ -30,7 +30,7 @@ const CRASHES_MAX: u32 = 6;
 pub const INCARNATIONS_MAX: u32 = CRASHES_MAX + 4;
 /// One history in this many has transactions with many rows; such a history takes long to run.
 const LARGE_EVERY: usize = 60;
-/// One history in this many has a focus.
+/// One embedded history in this many has a [`Focus`].
 const FOCUSED_EVERY: usize = 2;
 /// A snapshot age limit shorter than the longest stall, so that a snapshot expires while its thread
 /// is stalled.
