@@ -1,5 +1,5 @@
-//! The chart of a workload: rates by the number of clients. The chart has no legend; the HTML of the
-//! report has it beside the chart.
+//! The chart of a workload: rates by the number of clients. The chart has no legend; the HTML of
+//! the report has it beside the chart.
 
 use anyhow::Result;
 use plotters::prelude::*;

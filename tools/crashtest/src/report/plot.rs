@@ -14,7 +14,8 @@ use super::format;
 
 /// A metric of `kill`: the locks left when the store was opened.
 pub const RECOVERY_LOCKS: &str = "recovery: locks";
-/// A metric of `kill`: the time to open the store, in seconds, beside each value of [`RECOVERY_LOCKS`].
+/// A metric of `kill`: the time to open the store, in seconds, beside each value of
+/// [`RECOVERY_LOCKS`].
 pub const RECOVERY_SECONDS: &str = "recovery: seconds";
 /// A metric of `log-damage`: the offset of the truncation, in bytes.
 pub const LOG_OFFSET: &str = "offset";

@@ -82,8 +82,8 @@ struct Resolver {
     push_above: Option<Timestamp>,
     /// The end that the primary has recorded, or will have once `sending` is applied.
     answer: Option<End>,
-    /// Whether the primary has recorded `answer`, so that it is final. From then on `sending` is the
-    /// request that resolves the lock.
+    /// Whether the primary has recorded `answer`, so that it is final. From then on `sending` is
+    /// the request that resolves the lock.
     answered: bool,
     sending: Option<Sent>,
 }
