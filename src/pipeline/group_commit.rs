@@ -51,6 +51,9 @@
 //! If the write fails, the [pipeline fails](super::failure). Commits of the group get the error
 //! *undetermined*: they may or may not be in the log. The other submissions of the group, and all
 //! later ones, get the error *closed*.
+//!
+//! If the engine panics, the pipeline fails as well. What the leader had taken gets *undetermined*,
+//! what was still queued *closed*, and the panic goes on in the leader's caller.
 
 use std::sync::Arc;
 
@@ -127,9 +130,12 @@ impl<'a> LeaderPanicGuard<'a> {
 impl Drop for LeaderPanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.was_panicking {
-            self.commits.parts.failure.poison(ErrorKind::Io("the engine panicked".into()).into());
-            let unanswered = self.commits.queue.lock().abort();
-            drop(unanswered);
+            let closed = self.commits.parts.failure.poison(ErrorKind::Io("the engine panicked".into()).into());
+            let queued = self.commits.queue.lock().abort();
+            for QueuedSubmission { submission, fences, reply } in queued {
+                drop((submission.attempt, fences));
+                reply.send_error(closed.kind().clone().into());
+            }
         }
     }
 }
@@ -214,6 +220,8 @@ impl GroupCommit {
         for entry in taken.drain(..) {
             let QueuedSubmission { mut submission, fences, reply } = entry;
             if let Some(reason) = self.parts.failure.reason() {
+                // The fences are dropped before each reply: a caller that has its reply may release
+                // its grant at once, and by then a rejected commit must not count as in flight.
                 drop((submission.attempt, fences));
                 reply.send_error(Error::closed(reason));
                 continue;
@@ -227,9 +235,6 @@ impl GroupCommit {
             }
             let needs_read = match memory.precheck(&mut submission, &fences, self.facts()) {
                 Precheck::Reject(rejection) => {
-                    // The fences are dropped before the reply: a caller that has its reply may
-                    // release its grant at once, and by then the rejected commit must not count as
-                    // in flight.
                     drop((submission.attempt, fences));
                     reply.send(Ok(SubmitResult::Rejected(rejection)));
                     continue;

@@ -43,7 +43,7 @@ impl ReplySlot {
     /// Waits for the result. `None`: leadership is transferred to the caller, which must run the
     /// leader's rounds and then wait again.
     pub fn wait(&self, env: &dyn Env) -> Option<Result<SubmitResult>> {
-        env.spin_until(&|| self.waiter.is_notified());
+        env.yield_until(&|| self.waiter.is_notified());
         loop {
             self.waiter.wait();
             if self.leads_next.swap(false, Ordering::AcqRel) {
@@ -57,8 +57,8 @@ impl ReplySlot {
     }
 }
 
-/// The leader's end of a slot. If the sender is dropped without a reply, because the leader
-/// panicked, the committer gets `Undetermined`.
+/// The leader's end of a slot. If the sender is dropped without a reply, because the leader has
+/// panicked in the round that took the submission, the committer gets `Undetermined`.
 pub struct ReplySender(Arc<ReplySlot>);
 
 impl ReplySender {

@@ -164,12 +164,14 @@ pub fn a_panic_of_the_engine_answers_every_commit(environment: &Environment) {
     let store = environment.open();
     store.put("k", "old");
     let (gate, barrier) = crate::hooked_engine::Gate::closed();
+    let (before_panic, panic_barrier) = crate::hooked_engine::Gate::closed();
     let (writes, panicked) = (AtomicU64::new(0), Arc::new(AtomicBool::new(false)));
     let panics = Arc::clone(&panicked);
     store.hooks.on_write(move |groups| {
         if writes.fetch_add(1, Ordering::SeqCst) == 0 {
             barrier.pass();
         } else if groups.len() > 1 && !panics.swap(true, Ordering::SeqCst) {
+            panic_barrier.pass();
             panic!("the engine panics");
         }
         Act::Pass
@@ -196,6 +198,12 @@ pub fn a_panic_of_the_engine_answers_every_commit(environment: &Environment) {
     let others: Vec<_> = (1..8).map(commit).collect();
     std::thread::sleep(std::time::Duration::from_millis(200));
     gate.open();
+    before_panic.wait_for_arrival();
+    let queued = commit(8);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    before_panic.open();
+    let error = queued.join().unwrap().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Closed(_)), "the round had not taken this commit: {error}");
     let threads: Vec<_> = std::iter::once(first).chain(others).collect();
     eventually("every commit has returned", || threads.iter().all(|thread| thread.is_finished()));
     assert!(panicked.load(Ordering::SeqCst), "no group had two commits");
