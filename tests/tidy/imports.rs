@@ -1,4 +1,4 @@
-//! No circle of imports between the files of `src`.
+//! No circle of imports between the files of `src`, and no import from a higher layer.
 //!
 //! An import counts for the file that defines the name: re-exports are followed. Paths in the code
 //! count as well as `use` lines; test modules do not.
@@ -83,6 +83,46 @@ fn imports_have_no_circles() {
         .map(|module| (modules.sources[*module].path.clone(), format!(" imports {}", imports(module))))
         .collect();
     check("the imports of src have no circle", &broken, &[]);
+}
+
+/// The layers of DESIGN.md, from the top. Those in one line do not import each other. Other files
+/// in `src` itself belong to no layer.
+const LAYERS: &[&[&str]] = &[
+    &["asynchronous", "typed"],
+    &["store"],
+    &["coordinator"],
+    &["pipeline"],
+    &["contention", "lock_manager", "local_oracle"],
+    &["protocol"],
+    &["engine"],
+    &["memtable"],
+    &["wal"],
+    &["disk", "codec"],
+    &["observe", "keys", "env"],
+    &["row"],
+    &["timestamp"],
+];
+
+#[test]
+fn a_layer_imports_from_lower_ones_only() {
+    let modules = Modules::read();
+    let layer = |module: &Module| {
+        let room = module.first()?;
+        LAYERS.iter().position(|layer| layer.contains(&room.as_str()))
+    };
+    let (mut broken, mut checked) = (Vec::new(), 0);
+    for (module, source) in &modules.sources {
+        let Some(own) = layer(module) else { continue };
+        for target in modules.imports(module).iter().filter(|target| target.first() != module.first()) {
+            let Some(other) = layer(target) else { continue };
+            checked += 1;
+            if other <= own {
+                broken.push((source.path.clone(), format!(" imports {}", target.join("::"))));
+            }
+        }
+    }
+    assert!(checked > 300, "only {checked} imports between layers were found");
+    check("a layer imports from lower ones only", &broken, &[]);
 }
 
 fn module(path: &str) -> Module {
