@@ -7,6 +7,11 @@
 //!   fence ──> condition of a transaction ──> checked by the leader of the commit pipeline
 //! ```
 //!
+//! - `LockManager`, in `lock_manager`, has the requests and grants in memory.
+//! - `LockAuthority`, of the coordinator, is the commits' side: timestamps, drain, durability.
+//! - `NamedLocks` has what guards keep: the manager, the clock and the lease renewer.
+//! - `LockService` is made for each call, of all of these and the store.
+//!
 //! How the end of a grant rejects a fenced commit: `Txn::fence` adds the grant to the conditions of
 //! the transaction. Before the commit is queued, `InFlightFences` adds one to the grant's number of
 //! commits in flight, so that the next grant waits for the commit. The leader calls
