@@ -14,7 +14,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// The number of yields in [`Env::spin_until`]. By `benches/EXPERIMENTS.md`, more yields gain
+/// The number of yields in [`Env::yield_until`]. By `benches/EXPERIMENTS.md`, more yields gain
 /// nothing. Without yields, 64 clients commit 0.75 times as often, and 0.35 times if all write the
 /// same ten rows.
 const YIELDS: u32 = 3;
@@ -29,9 +29,9 @@ pub trait Env: Send + Sync {
     fn random(&self) -> u64;
     /// Blocks for about this long.
     fn sleep(&self, duration: Duration);
-    /// Yields to other threads until `is_over` returns true, but only a few times. Used for events
+    /// Yields to other threads until `is_done` returns true, but only a few times. Used for events
     /// that come so soon that sleeping and being woken would take longer. May do nothing.
-    fn spin_until(&self, _is_over: &dyn Fn() -> bool) {}
+    fn yield_until(&self, _is_done: &dyn Fn() -> bool) {}
     /// A parker for the calling thread.
     fn parker(&self) -> Arc<dyn Parker>;
     /// A new watermark. Threads that wait for the default watermark block in the operating system,
@@ -45,10 +45,10 @@ pub trait Env: Send + Sync {
 
 /// Blocks and wakes one thread.
 pub trait Parker: Send + Sync {
-    /// Blocks until [`Parker::unpark`] is called or `at_most` has passed. Returns immediately if
+    /// Blocks until [`Parker::unpark`] is called or `timeout` has passed. Returns immediately if
     /// [`Parker::unpark`] was called since `park` last returned. May wake spuriously. Only the
     /// thread that created the parker may call `park`.
-    fn park(&self, at_most: Option<Duration>);
+    fn park(&self, timeout: Option<Duration>);
     /// Ends the thread's current wait or, if it is not waiting, its next one.
     fn unpark(&self);
 }
@@ -98,9 +98,9 @@ impl Env for SystemEnv {
         std::thread::sleep(duration);
     }
 
-    fn spin_until(&self, is_over: &dyn Fn() -> bool) {
+    fn yield_until(&self, is_done: &dyn Fn() -> bool) {
         for _ in 0..YIELDS {
-            if is_over() {
+            if is_done() {
                 return;
             }
             std::thread::yield_now();
@@ -124,9 +124,9 @@ impl Env for SystemEnv {
 struct ThreadParker(std::thread::Thread);
 
 impl Parker for ThreadParker {
-    fn park(&self, at_most: Option<Duration>) {
-        match at_most {
-            Some(at_most) => std::thread::park_timeout(at_most),
+    fn park(&self, timeout: Option<Duration>) {
+        match timeout {
+            Some(timeout) => std::thread::park_timeout(timeout),
             None => std::thread::park(),
         }
     }

@@ -205,7 +205,7 @@ mod readme {}
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncLockGuard, AsyncScan, AsyncSnapshot, AsyncStore};
 pub use coordinator::CommitProtocol;
-pub use coordinator::shared_config::{LockWaiter, SharedConfig, SleepingLockWaiter};
+pub use coordinator::shared_config::{RowLockWaiter, SharedConfig, SleepingRowLockWaiter};
 pub use engine::{ColumnStats, Compression, DataLoss, EngineStats};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 pub use lock_manager::{

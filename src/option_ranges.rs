@@ -130,9 +130,9 @@ pub const LARGE_TRANSACTION_BYTES: OptionRange = OptionRange {
     max: None,
     reason: "0 could mean always or never; 1 is always",
 };
-/// [`Builder::conflict_cache_rows`](crate::Builder::conflict_cache_rows).
-pub const CONFLICT_CACHE_ROWS: OptionRange = OptionRange {
-    name: "conflict_cache_rows",
+/// [`Builder::conflict_set_rows`](crate::Builder::conflict_set_rows).
+pub const CONFLICT_SET_ROWS: OptionRange = OptionRange {
+    name: "conflict_set_rows",
     unit: Unit::Count,
     min: 1,
     max: Some(1 << 22),
@@ -196,7 +196,7 @@ pub const STATUS_FILE_INTERVAL: OptionRange = OptionRange {
     reason: "an older status file is of no use",
 };
 /// [`SharedConfig::ttl_ms`](crate::SharedConfig::ttl_ms).
-pub const LOCK_TTL: OptionRange = OptionRange {
+pub const ROW_LOCK_TTL: OptionRange = OptionRange {
     name: "ttl_ms",
     unit: Unit::Nanoseconds,
     min: MILLISECOND,
@@ -211,7 +211,7 @@ pub const ALL: &[OptionRange] = &[
     WRITE_BUFFER_BYTES,
     MAX_TRANSACTION_BYTES,
     LARGE_TRANSACTION_BYTES,
-    CONFLICT_CACHE_ROWS,
+    CONFLICT_SET_ROWS,
     ADMISSION_LIMIT,
     RETRY_MAX_ATTEMPTS,
     RETRY_TIMEOUT,
@@ -219,7 +219,7 @@ pub const ALL: &[OptionRange] = &[
     HISTORY_RETENTION,
     SLOW_TRANSACTION_THRESHOLD,
     STATUS_FILE_INTERVAL,
-    LOCK_TTL,
+    ROW_LOCK_TTL,
     APPLICATION_NAME_BYTES,
     LOCK_LEASE,
     SEMAPHORE_PERMITS,

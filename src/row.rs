@@ -16,7 +16,7 @@ use crate::timestamp::Timestamp;
 pub use crate::value::Value;
 
 /// A lock's value that is longer than this many bytes is stored in the data column.
-pub const SHORT_VALUE_MAX_BYTES: usize = 255;
+pub const MAX_SHORT_VALUE_BYTES: usize = 255;
 
 /// Identifies a transaction in locks and records. A lock is a transaction's own only if both parts
 /// are equal.
@@ -70,7 +70,8 @@ pub enum LockType {
 }
 
 /// The content of the lock column: a transaction will change this row if it commits. A lock that is
-/// still there when the transaction has ended stays until it is resolved.
+/// still there when the transaction has ended stays until it is resolved. A field that can change
+/// while the lock exists must also be in [`LockVersion`], or a change of it is not noticed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
     /// The transaction whose lock it is.

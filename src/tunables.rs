@@ -40,7 +40,7 @@ pub const ONE_PHASE_BYTES_MAX: usize = limit(2048, 64 << 20);
 
 /// The maximum number of cells that a scan reads by one call of the engine (a page), even if the
 /// caller allows more.
-pub const PAGE_CELLS_MAX: usize = limit(2, usize::MAX);
+pub const PAGE_CELLS: usize = limit(2, usize::MAX);
 
 /// The maximum size of a page of a scan, in bytes; `None` for the engine's own maximum.
 pub const PAGE_BYTES: Option<usize> = if IN_CRASH_TESTS { Some(64) } else { None };

@@ -83,9 +83,9 @@ impl Waiter {
         }
     }
 
-    fn park(&self, at_most: Option<Duration>) {
+    fn park(&self, timeout: Option<Duration>) {
         match &self.kind {
-            WaiterKind::Thread(parker) => parker.park(at_most),
+            WaiterKind::Thread(parker) => parker.park(timeout),
             #[cfg(feature = "tokio")]
             WaiterKind::Task(_) => debug_assert!(false, "a thread waits with a task's waiter"),
         }

@@ -415,7 +415,7 @@ fn a_shared_store_has_the_same_slow_log() {
     let config = percolite::SharedConfig {
         engine: Arc::new(SimStorage::new().shared_engine()),
         oracle: Arc::new(percolite::oracle::MemoryOracle::new(Arc::new(SystemEnv::default()))),
-        waiter: Arc::new(percolite::SleepingLockWaiter(Arc::new(SystemEnv::default()))),
+        waiter: Arc::new(percolite::SleepingRowLockWaiter(Arc::new(SystemEnv::default()))),
         ttl_ms: 10_000,
     };
     let clock = Arc::new(Clock::default());

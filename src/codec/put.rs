@@ -35,14 +35,16 @@ pub struct InlineWrite<'a> {
 impl<'a> InlineWrite<'a> {
     /// Appends the record's bytes.
     pub fn encode(&self, bytes: &mut Vec<u8>) {
-        let took = ts_delta(self.start_ts, self.commit_ts);
+        let ts_distance = ts_delta(self.start_ts, self.commit_ts);
         let owner = self.owner.to_u64() ^ owner_baseline(self.start_ts);
-        let (took_bytes, owner_bytes) = (significant_bytes(took), significant_bytes(owner));
+        let (ts_distance_bytes, owner_bytes) = (significant_bytes(ts_distance), significant_bytes(owner));
         bytes.reserve(INLINE_WRITE_OVERHEAD_BYTES_MAX + self.value.len());
-        bytes.extend_from_slice(&[INLINE_WRITE_TAG, took_bytes | owner_bytes << 4]);
+        bytes.extend_from_slice(&[INLINE_WRITE_TAG, ts_distance_bytes | owner_bytes << 4]);
         bytes.extend_from_slice(&self.commit_ts.to_u64().to_le_bytes());
-        let both = u128::from(took) | u128::from(owner) << (u8::BITS * u32::from(took_bytes));
-        bytes.extend_from_slice(both.to_le_bytes().get(..usize::from(took_bytes + owner_bytes)).unwrap_or_default());
+        let both = u128::from(ts_distance) | u128::from(owner) << (u8::BITS * u32::from(ts_distance_bytes));
+        bytes.extend_from_slice(
+            both.to_le_bytes().get(..usize::from(ts_distance_bytes + owner_bytes)).unwrap_or_default(),
+        );
         bytes.extend_from_slice(self.value);
     }
 
@@ -56,9 +58,9 @@ impl<'a> InlineWrite<'a> {
             return None;
         }
         let (commit_ts, rest) = rest.split_first_chunk()?;
-        let (took_bytes, owner_bytes) = (usize::from(lengths & 0x0f), usize::from(lengths >> 4));
-        let (_, value) = rest.split_at_checked(took_bytes + owner_bytes)?;
-        let are_numbers = took_bytes.max(owner_bytes) <= size_of::<u64>();
+        let (ts_distance_bytes, owner_bytes) = (usize::from(lengths & 0x0f), usize::from(lengths >> 4));
+        let (_, value) = rest.split_at_checked(ts_distance_bytes + owner_bytes)?;
+        let are_numbers = ts_distance_bytes.max(owner_bytes) <= size_of::<u64>();
         are_numbers.then(|| (Timestamp::from_u64(u64::from_le_bytes(*commit_ts)), value))
     }
 
@@ -70,10 +72,10 @@ impl<'a> InlineWrite<'a> {
             return None;
         }
         let (commit_ts, rest) = rest.split_first_chunk()?;
-        let (took, rest) = read_le(rest, lengths & 0x0f)?;
+        let (ts_distance, rest) = read_le(rest, lengths & 0x0f)?;
         let (owner, value) = read_le(rest, lengths >> 4)?;
         let commit_ts = u64::from_le_bytes(*commit_ts);
-        let start_ts = Timestamp::from_u64(commit_ts.wrapping_sub(took));
+        let start_ts = Timestamp::from_u64(commit_ts.wrapping_sub(ts_distance));
         let owner = OwnerId::from_u64(owner ^ owner_baseline(start_ts));
         Some(Self { commit_ts: Timestamp::from_u64(commit_ts), start_ts, owner, value })
     }

@@ -10,17 +10,17 @@ use crate::row::RowKey;
 
 /// Waits for a row that another client has locked, before a writer retries. With an engine that
 /// can watch a row, the wait can end when the lock is removed.
-pub trait LockWaiter: Send + Sync {
-    /// Blocks until the row may be unlocked, or until about `at_most` has passed.
-    fn wait(&self, row: &RowKey, at_most: Duration);
+pub trait RowLockWaiter: Send + Sync {
+    /// Blocks until the row may be unlocked, or until about `timeout` has passed.
+    fn wait(&self, row: &RowKey, timeout: Duration);
 }
 
-/// Always sleeps for `at_most`: it does not watch the row.
-pub struct SleepingLockWaiter(pub Arc<dyn Env>);
+/// Always sleeps for `timeout`: it does not watch the row.
+pub struct SleepingRowLockWaiter(pub Arc<dyn Env>);
 
-impl LockWaiter for SleepingLockWaiter {
-    fn wait(&self, _row: &RowKey, at_most: Duration) {
-        self.0.sleep(at_most);
+impl RowLockWaiter for SleepingRowLockWaiter {
+    fn wait(&self, _row: &RowKey, timeout: Duration) {
+        self.0.sleep(timeout);
     }
 }
 
@@ -33,7 +33,7 @@ pub struct SharedConfig {
     /// The one oracle of all clients.
     pub oracle: Arc<dyn Oracle>,
     /// Waits for a row that another client has locked.
-    pub waiter: Arc<dyn LockWaiter>,
+    pub waiter: Arc<dyn RowLockWaiter>,
     /// Time to live of a lock in milliseconds, at least 1. Other clients may roll a transaction
     /// back this long after it began to commit, or after its last heartbeat.
     pub ttl_ms: u64,

@@ -7,7 +7,7 @@ use crate::split_mix64::SplitMix64;
 
 /// The maximum number of delayed copies that have not arrived yet. Once it is reached, the next
 /// call first delivers the oldest copy.
-pub const LATE_COPIES_MAX: usize = 64;
+pub const MAX_LATE_COPIES: usize = 64;
 
 /// The probability of each fault, in per mille, and the longest delays. The default has no faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,7 +161,7 @@ impl FaultPlan {
 
     /// Removes and returns the delayed copies that arrive before this call.
     pub fn due(&mut self) -> Vec<Late> {
-        let surplus = (self.late.len() + 1).saturating_sub(LATE_COPIES_MAX);
+        let surplus = (self.late.len() + 1).saturating_sub(MAX_LATE_COPIES);
         let mut due: Vec<Late> = self.late.drain(..surplus).collect();
         for copy in std::mem::take(&mut self.late) {
             if copy.due <= self.calls {

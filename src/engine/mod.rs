@@ -48,7 +48,7 @@ pub use api::{ApplyResult, Capabilities, Engine, EngineSnapshot, GcEntry, TxnRec
 pub use compression::Compression;
 pub use data_loss::DataLoss;
 pub use error::EngineError;
-pub use page::{OnCell, OnEachCell, PAGE_BYTES_MAX, PageRequest, ScanCursor, ScanVisitor};
+pub use page::{MAX_PAGE_BYTES, OnCell, OnEachCell, PageRequest, ScanCursor, ScanVisitor};
 pub use page_buffer::PageBuffer;
 pub(crate) use page_buffer::{decode_lock, decode_row_key, decode_write};
 pub use row_batch::{OnePhaseWrites, RowBatch};

@@ -18,7 +18,7 @@ pub type OnEachCell<'a> = &'a mut dyn FnMut(usize, &[u8]);
 pub type ScanVisitor<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;
 
 /// The engines of this crate end a page once its keys and values have at least this size.
-pub const PAGE_BYTES_MAX: usize = 1 << 20;
+pub const MAX_PAGE_BYTES: usize = 1 << 20;
 
 /// A request for the next page of a range.
 #[derive(Clone, Copy, Debug)]

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::faults::{CallKind, CallPlan, Delivery, FaultPlan, Late};
-pub use super::faults::{FaultCounts, Faults, LATE_COPIES_MAX};
+pub use super::faults::{FaultCounts, Faults, MAX_LATE_COPIES};
 use super::storage::Column;
 use super::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,

@@ -189,8 +189,8 @@ impl Grant {
         Timestamp::from_u64(self.min_read_ts.load(Ordering::Acquire))
     }
 
-    pub fn set_min_read_ts(&self, floor: Timestamp) {
-        self.min_read_ts.store(floor.to_u64(), Ordering::Release);
+    pub fn set_min_read_ts(&self, min_read_ts: Timestamp) {
+        self.min_read_ts.store(min_read_ts.to_u64(), Ordering::Release);
     }
 
     /// The newest fenced commit that the next conflicting grant must find durable.

@@ -33,7 +33,8 @@ impl LockManager {
         self.check_not_corrupt()?;
         let Some(entry) = shard.get(name) else { return Ok(true) };
         entry.check_not_corrupt()?;
-        Ok(!entry.queue.has_waiting() && entry.queue.granted().iter().all(|asked| asked.value.is_lease_expired(now)))
+        Ok(!entry.queue.has_waiting()
+            && entry.queue.granted().iter().all(|request| request.value.is_lease_expired(now)))
     }
 
     /// All grants and waiting requests.
@@ -77,7 +78,8 @@ impl LockManager {
             }
         }
         (table.held, table.waiting) = (totals.held, totals.waiting);
-        table.longest_wait = totals.oldest_request_at.map_or(Duration::ZERO, |asked| clock.now.saturating_sub(asked));
+        table.longest_wait =
+            totals.oldest_request_at.map_or(Duration::ZERO, |requested_at| clock.now.saturating_sub(requested_at));
         table
     }
 

@@ -33,8 +33,8 @@ impl LockManager {
         // `close` holds the shard's mutex while it ends grants and reads whether they have a
         // guard. So the guard must be detached under that mutex, too.
         let _shard = self.shard(&grant.name);
-        let stands = !grant.has_ended() && !grant.is_lease_expired(now);
-        stands && grant.with_lease(|lease| (lease.has_guard, lease.auto_renew) = (false, false)).is_some()
+        let is_valid = !grant.has_ended() && !grant.is_lease_expired(now);
+        is_valid && grant.with_lease(|lease| (lease.has_guard, lease.auto_renew) = (false, false)).is_some()
     }
 
     /// If `grant` is the first waiter, ends the expired leases of the name, and returns the time to
@@ -69,7 +69,7 @@ impl LockManager {
         &self,
         name: &str,
         mut leases: Vec<(LockMode, Requester, Lease, Timestamp)>,
-        floor: Timestamp,
+        min_read_ts: Timestamp,
     ) {
         leases.sort_by_key(|(_, _, _, token)| std::cmp::Reverse(*token));
         let name: Arc<str> = name.into();
@@ -79,7 +79,7 @@ impl LockManager {
             let id = self.last_request_id.fetch_add(1, Ordering::Relaxed) + 1;
             let grant = Arc::new(Grant::new(Arc::clone(&name), id, mode, owner, Some(lease)));
             grant.set_token(token);
-            grant.set_min_read_ts(floor);
+            grant.set_min_read_ts(min_read_ts);
             grant.set_lease_row(true);
             grant.set_ready();
             if entry.queue.would_grant(mode) && entry.queue.request(id, mode, Arc::clone(&grant)) {
@@ -133,14 +133,14 @@ impl LockManager {
             for entry in shard.values_mut().filter(|entry| entry.leased_grants > 0) {
                 // A stale lease is still granted only if no request has come or waited since it
                 // expired: a request ends the expired leases of its name.
-                if entry.queue.granted().iter().any(|asked| is_stale(&asked.value)) {
+                if entry.queue.granted().iter().any(|request| is_stale(&request.value)) {
                     self.expire_leases(entry, now, &mut wakes);
                 }
             }
             // Names with a grant that is not ready yet are skipped: the activation of this grant
             // removes the rows of earlier leases itself, and reports an expired lease as taken over
             // only if that lease still has its row.
-            let all_ready = |entry: &&NamedLock| entry.queue.granted().iter().all(|asked| asked.value.is_ready());
+            let all_ready = |entry: &&NamedLock| entry.queue.granted().iter().all(|request| request.value.is_ready());
             let past = shard.values().map(|entry| &**entry).filter(all_ready).flat_map(NamedLock::past);
             stale.extend(past.filter(|grant| grant.has_lease_row()).map(Arc::clone));
         }

@@ -150,7 +150,7 @@ impl LockManager {
                 return None;
             }
             let queue = shard.get(&grant.name).map(|entry| &entry.queue);
-            let ahead = queue.map_or(0, |queue| queue.waiting().take_while(|asked| asked.id < grant.id).count());
+            let ahead = queue.map_or(0, |queue| queue.waiting().take_while(|request| request.id < grant.id).count());
             if !mutated!(CancelledRequestKept) {
                 Self::remove_in(shard, grant, LockLostReason::Released, wakes);
             }
@@ -314,7 +314,7 @@ impl LockManager {
         for mut shard in self.shards() {
             let mut wakes = WakeList::default();
             for entry in shard.values() {
-                for grant in entry.queue.granted().iter().map(|asked| &asked.value) {
+                for grant in entry.queue.granted().iter().map(|request| &request.value) {
                     grant.end(LockLostReason::Closed);
                     wakes.ended(grant);
                     if grant.with_lease(|lease| lease.has_guard).unwrap_or(false) {
@@ -323,7 +323,7 @@ impl LockManager {
                 }
                 leases.extend(entry.past().iter().filter(|grant| grant.has_lease_row()).map(Arc::clone));
                 let converting = entry.queue.converting().map(|(_, grant)| grant);
-                let waiting = entry.queue.waiting().map(|asked| &asked.value).chain(converting);
+                let waiting = entry.queue.waiting().map(|request| &request.value).chain(converting);
                 wakes.granted.extend(waiting.map(Arc::clone));
             }
             shard.clear();
@@ -379,7 +379,7 @@ impl LockManager {
             .queue
             .granted()
             .iter()
-            .map(|asked| &asked.value)
+            .map(|request| &request.value)
             .filter(|grant| grant.try_expire(now))
             .cloned()
             .collect();

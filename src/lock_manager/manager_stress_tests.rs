@@ -35,9 +35,9 @@ struct Crowd {
 }
 
 /// Sets the flag if the thread panics, so that the others stop early.
-struct TellsOfPanic<'a>(&'a AtomicBool);
+struct PanicFlag<'a>(&'a AtomicBool);
 
-impl Drop for TellsOfPanic<'_> {
+impl Drop for PanicFlag<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.store(true, Ordering::Relaxed);
@@ -200,11 +200,11 @@ fn random_requests_of_32_threads_never_overlap() {
             scope.spawn(move || {
                 let mut state = seed ^ (thread << 32);
                 let mut random = || random(&mut state);
-                let tells = TellsOfPanic(&crowd.has_failed);
+                let flag = PanicFlag(&crowd.has_failed);
                 for _ in (0..REQUESTS).take_while(|_| !crowd.has_failed.load(Ordering::Relaxed)) {
                     crowd.request(&mut random);
                 }
-                drop(tells);
+                drop(flag);
             });
         }
     });

@@ -91,7 +91,7 @@ impl NamedLock {
     /// The first waiter, whose timer ends the expired leases that block it.
     pub fn front(&self) -> Option<&Arc<Grant>> {
         let converting = self.queue.converting().map(|(_, grant)| grant);
-        converting.or_else(|| self.queue.waiting().next().map(|asked| &asked.value))
+        converting.or_else(|| self.queue.waiting().next().map(|request| &request.value))
     }
 
     /// Makes a change. If another request is the first waiter afterwards, and the name has a lease,
@@ -112,7 +112,7 @@ impl NamedLock {
     }
 
     pub fn grant_with_token(&self, token: Timestamp) -> Option<Arc<Grant>> {
-        let mut granted = self.queue.granted().iter().map(|asked| &asked.value);
+        let mut granted = self.queue.granted().iter().map(|request| &request.value);
         // Token 0 means that the grant has none yet.
         granted
             .find(|grant| grant.token() == token && token > Timestamp::ZERO || mutated!(ReleasedByName))
@@ -125,14 +125,15 @@ impl NamedLock {
         if self.leased_grants == 0 {
             return None;
         }
-        let ends = self.queue.granted().iter().filter_map(|asked| asked.value.lease()).map(|lease| lease.expires_at);
+        let ends =
+            self.queue.granted().iter().filter_map(|request| request.value.lease()).map(|lease| lease.expires_at);
         ends.filter(|ends| *ends > now && *ends < Duration::MAX).min()
     }
 
     pub fn leave(&mut self, grant: &Arc<Grant>, reason: LockLostReason, wakes: &mut WakeList) -> bool {
         // Nothing to do if the request has left the queue already, or if a conversion has replaced
         // its grant by another one.
-        if self.queue.find(grant.id).is_none_or(|asked| !Arc::ptr_eq(&asked.value, grant)) {
+        if self.queue.find(grant.id).is_none_or(|request| !Arc::ptr_eq(&request.value, grant)) {
             return false;
         }
         self.rearm_front_after(wakes, |name, wakes| {
@@ -151,7 +152,7 @@ impl NamedLock {
             name.changed(changes, wakes);
         });
         if mutated!(WakeAll) {
-            wakes.granted.extend(self.queue.waiting().map(|asked| Arc::clone(&asked.value)));
+            wakes.granted.extend(self.queue.waiting().map(|request| Arc::clone(&request.value)));
         }
         true
     }

@@ -141,7 +141,7 @@ impl<T: Clone> LockQueue<T> {
             return self.granted.get(at);
         }
         let queue = &self.wait_queue.as_ref()?.queue;
-        queue.get(queue.binary_search_by_key(&id, |asked| asked.id).ok()?)
+        queue.get(queue.binary_search_by_key(&id, |request| request.id).ok()?)
     }
 
     /// Whether anything waits, including a conversion.
@@ -177,11 +177,11 @@ impl<T: Clone> LockQueue<T> {
     pub fn request(&mut self, id: u64, mode: LockMode, value: T) -> bool {
         self.adjust_counts(mode, 1);
         let granted = self.would_grant(mode);
-        let asked = QueuedRequest { id, mode, value };
+        let request = QueuedRequest { id, mode, value };
         if granted {
-            self.granted.push(asked);
+            self.granted.push(request);
         } else {
-            self.wait_queue.get_or_insert_default().queue.push_back(asked);
+            self.wait_queue.get_or_insert_default().queue.push_back(request);
         }
         granted
     }
@@ -192,7 +192,7 @@ impl<T: Clone> LockQueue<T> {
             self.granted.remove(at)
         } else {
             let queue = &mut self.wait_queue.as_mut()?.queue;
-            queue.remove(queue.binary_search_by_key(&id, |asked| asked.id).ok()?)?
+            queue.remove(queue.binary_search_by_key(&id, |request| request.id).ok()?)?
         };
         self.adjust_counts(left.mode, -1);
         changes.aborted_upgrades.extend(self.take_upgrade(id));
@@ -263,9 +263,9 @@ impl<T: Clone> LockQueue<T> {
             if front == LockMode::Shared {
                 // All waiting shared requests are granted, also those behind exclusive ones.
                 let (shared, left): (VecDeque<_>, _) =
-                    std::mem::take(queue).into_iter().partition(|asked| asked.mode == LockMode::Shared);
+                    std::mem::take(queue).into_iter().partition(|request| request.mode == LockMode::Shared);
                 *queue = left;
-                shared.into_iter().for_each(|asked| self.grant(asked, changes));
+                shared.into_iter().for_each(|request| self.grant(request, changes));
             } else if let Some(next) = queue.pop_front() {
                 self.grant(next, changes);
             }
@@ -273,12 +273,12 @@ impl<T: Clone> LockQueue<T> {
     }
 
     fn front(&self) -> Option<LockMode> {
-        self.wait_queue.as_ref()?.queue.front().map(|asked| asked.mode)
+        self.wait_queue.as_ref()?.queue.front().map(|request| request.mode)
     }
 
-    fn grant(&mut self, asked: QueuedRequest<T>, changes: &mut QueueChanges<T>) {
-        changes.granted.push(asked.value.clone());
-        self.granted.push(asked);
+    fn grant(&mut self, request: QueuedRequest<T>, changes: &mut QueueChanges<T>) {
+        changes.granted.push(request.value.clone());
+        self.granted.push(request);
     }
 
     fn is_compatible(&self, mode: LockMode) -> bool {
@@ -286,20 +286,20 @@ impl<T: Clone> LockQueue<T> {
     }
 
     fn position(&self, id: u64) -> Option<usize> {
-        self.granted.binary_search_by_key(&id, |asked| asked.id).ok()
+        self.granted.binary_search_by_key(&id, |request| request.id).ok()
     }
 
     fn mode_at(&self, at: usize) -> Option<LockMode> {
-        self.granted.get(at).map(|asked| asked.mode)
+        self.granted.get(at).map(|request| request.mode)
     }
 
     fn convert(&mut self, at: usize, to: LockMode, value: T) -> Option<T> {
         let before = self.mode_at(at)?;
         self.adjust_counts(before, -1);
         self.adjust_counts(to, 1);
-        let asked = self.granted.get_mut(at)?;
-        asked.mode = to;
-        Some(std::mem::replace(&mut asked.value, value))
+        let request = self.granted.get_mut(at)?;
+        request.mode = to;
+        Some(std::mem::replace(&mut request.value, value))
     }
 
     fn adjust_counts(&mut self, mode: LockMode, by: i32) {

@@ -24,14 +24,14 @@ pub struct LockTableContext<'a> {
     /// The monotonic clock and the wall clock (ms since 1970), read together when the store was
     /// opened. The wall times of requests are computed from this pair, so that a request has the
     /// same time in every snapshot.
-    pub set: (Duration, u64),
+    pub opened_at: (Duration, u64),
     pub pid: u32,
-    pub label: Option<&'a str>,
+    pub application_name: Option<&'a str>,
 }
 
 impl LockTableContext<'_> {
     fn wall_time(&self, at: Duration) -> std::time::SystemTime {
-        let (moment, unix_millis) = self.set;
+        let (moment, unix_millis) = self.opened_at;
         let since_1970 = Duration::from_millis(unix_millis).saturating_add(at.saturating_sub(moment));
         UNIX_EPOCH.checked_add(since_1970).unwrap_or(UNIX_EPOCH)
     }
@@ -42,7 +42,7 @@ impl LockTableContext<'_> {
             RequestOrigin::Recovered(holder) => (**holder).clone(),
             RequestOrigin::Here { thread, task } => LockHolder {
                 pid: self.pid,
-                application_name: self.label.map(Into::into),
+                application_name: self.application_name.map(Into::into),
                 thread: match (task, thread.name()) {
                     (Some(task), _) => format!("task {task}"),
                     (None, Some(name)) => name.to_owned(),
@@ -80,7 +80,7 @@ impl LockTableContext<'_> {
 /// The entries of a queue, grants first, consistent with each other.
 pub(super) fn entries(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) -> Vec<LockEntry> {
     let mut entries: Vec<LockEntry> = unexpired(head, clock.now).map(|grant| grant_entry(head, grant, clock)).collect();
-    entries.extend(head.waiting().map(|asked| clock.entry(&asked.value, LockState::Waiting)));
+    entries.extend(head.waiting().map(|request| clock.entry(&request.value, LockState::Waiting)));
     fill_blockers(&mut entries, head, clock);
     entries
 }
@@ -112,7 +112,7 @@ fn fill_blockers(entries: &mut [LockEntry], head: &LockQueue<Arc<Grant>>, clock:
 }
 
 fn unexpired(head: &LockQueue<Arc<Grant>>, now: Duration) -> impl Iterator<Item = &Arc<Grant>> {
-    head.granted().iter().map(|asked| &asked.value).filter(move |grant| !grant.is_lease_expired(now))
+    head.granted().iter().map(|request| &request.value).filter(move |grant| !grant.is_lease_expired(now))
 }
 
 fn grant_entry(head: &LockQueue<Arc<Grant>>, grant: &Grant, clock: &LockTableContext<'_>) -> LockEntry {
@@ -133,19 +133,19 @@ fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut on
         unexpired(head, clock.now).filter(|other| other.id != id).for_each(|other| on_edge(id, other.id));
     }
     let (mut last, mut last_unshared) = (None, None);
-    for asked in head.waiting() {
+    for request in head.waiting() {
         // A shared request waits for the last request before it that is not shared. Any other
         // request waits for the one directly before it, even if both are semaphore requests.
-        let is_shared = asked.mode == LockMode::Shared;
+        let is_shared = request.mode == LockMode::Shared;
         if let Some(before) = if is_shared { last_unshared } else { last } {
-            on_edge(asked.id, before);
+            on_edge(request.id, before);
         } else if let Some(converting) = converting {
-            on_edge(asked.id, converting);
+            on_edge(request.id, converting);
         } else {
-            let stops = |other: &&Arc<Grant>| asked.mode.excludes(other.mode) || !is_shared;
-            unexpired(head, clock.now).filter(stops).for_each(|other| on_edge(asked.id, other.id));
+            let stops = |other: &&Arc<Grant>| request.mode.excludes(other.mode) || !is_shared;
+            unexpired(head, clock.now).filter(stops).for_each(|other| on_edge(request.id, other.id));
         }
-        last = Some(asked.id);
+        last = Some(request.id);
         if !is_shared {
             last_unshared = last;
         }
@@ -167,7 +167,7 @@ impl LockTotals {
         let converting = head.converting().map(|(id, _)| *id);
         self.held += unexpired(head, now).filter(|grant| Some(grant.id) != converting).count();
         let converting = head.converting().map(|(_, grant)| grant);
-        for grant in head.waiting().map(|asked| &asked.value).chain(converting) {
+        for grant in head.waiting().map(|request| &request.value).chain(converting) {
             self.waiting += 1;
             self.oldest_request_at = self.oldest_request_at.into_iter().chain([grant.requester.requested_at]).min();
         }
@@ -178,7 +178,7 @@ impl LockTotals {
 /// several threads may have the same name.
 pub struct EntryWithWaiter {
     pub entry: LockEntry,
-    who: Option<WaiterId>,
+    waiter: Option<WaiterId>,
 }
 
 /// The thread or task of a request. A restored lease has none: its process has ended and waits for
@@ -190,12 +190,12 @@ enum WaiterId {
 }
 
 pub fn seen(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) -> Vec<EntryWithWaiter> {
-    let who = |id| match &head.find(id)?.value.requester.origin {
+    let waiter = |id| match &head.find(id)?.value.requester.origin {
         RequestOrigin::Recovered(_) => None,
         RequestOrigin::Here { task: Some(task), .. } => Some(WaiterId::Task(task.clone())),
         RequestOrigin::Here { thread, .. } => Some(WaiterId::Thread(thread.id())),
     };
-    entries(head, clock).into_iter().map(|entry| EntryWithWaiter { who: who(entry.id), entry }).collect()
+    entries(head, clock).into_iter().map(|entry| EntryWithWaiter { waiter: waiter(entry.id), entry }).collect()
 }
 
 /// The cycles in `seen` that a second snapshot confirms. The queues are read at different times, so
@@ -223,8 +223,8 @@ fn find_cycles(seen: &[EntryWithWaiter]) -> Vec<Vec<u64>> {
     let waiting = || seen.iter().filter(|seen| seen.entry.state != LockState::Held);
     let mut waits: HashMap<&WaiterId, Vec<u64>> = HashMap::new();
     for seen in waiting() {
-        if let Some(who) = &seen.who {
-            waits.entry(who).or_default().push(seen.entry.id);
+        if let Some(waiter) = &seen.waiter {
+            waits.entry(waiter).or_default().push(seen.entry.id);
         }
     }
     let next = |seen: &EntryWithWaiter| -> Vec<u64> {
@@ -232,7 +232,7 @@ fn find_cycles(seen: &[EntryWithWaiter]) -> Vec<Vec<u64>> {
         // A waiting blocker waits in this queue. A granted blocker waits wherever its thread or
         // task waits.
         let held = blockers.clone().filter(|blocker| blocker.entry.state == LockState::Held);
-        let of_holders = held.filter_map(|blocker| waits.get(blocker.who.as_ref()?)).flatten().copied();
+        let of_holders = held.filter_map(|blocker| waits.get(blocker.waiter.as_ref()?)).flatten().copied();
         let in_queue =
             blockers.filter(|blocker| blocker.entry.state != LockState::Held).map(|blocker| blocker.entry.id);
         in_queue.chain(of_holders).collect()

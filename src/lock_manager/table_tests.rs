@@ -10,7 +10,7 @@ use crate::observe::Metrics;
 use crate::waiter::Waiter;
 
 const CLOCK: LockTableContext<'static> =
-    LockTableContext { now: Duration::ZERO, set: (Duration::ZERO, 0), pid: 1, label: None };
+    LockTableContext { now: Duration::ZERO, opened_at: (Duration::ZERO, 0), pid: 1, application_name: None };
 
 fn manager() -> Arc<LockManager> {
     Arc::new(LockManager::new(7, LockMetrics::new(Arc::new(Metrics::new(0)))))

@@ -23,9 +23,9 @@
 //!
 //! # Commits of many rows
 //!
-//! A bulk load would evict every row. So a commit of many rows is recorded as one range: its
-//! timestamp is a low water for the rows from its lowest to its highest, also for those in a slot.
-//! Two loads in different key ranges do not affect each other. When there are more than
+//! A bulk load would evict every row. So a commit of more than 2,048 rows is recorded as one range:
+//! its timestamp is a low water for the rows from its lowest to its highest, also for those in a
+//! slot. Two loads in different key ranges do not affect each other. When there are more than
 //! [`RANGE_COMMITS_MAX`] ranges, the oldest becomes a low water for all rows.
 //!
 //! # Lock-only commits
@@ -53,7 +53,7 @@ const RANGE_COMMITS_MAX: usize = 8;
 /// The timestamps of the newest commits, by row, and upper bounds for all other commits.
 pub struct ConflictSet {
     secrets: RapidSecrets,
-    slots: Box<[CacheSlot]>,
+    slots: Box<[Slot]>,
     /// Lock-only commits without a slot, by the hashes of their rows: another row has taken the
     /// slot, or has kept it because its commit is newer. The map has at most as many entries as
     /// there are slots.
@@ -70,13 +70,13 @@ pub struct ConflictSet {
 }
 
 #[derive(Clone, Default)]
-struct CacheSlot {
+struct Slot {
     row: u64,
     commit_ts: Timestamp,
     lock_only: bool,
     /// The slot's low water. A row that hashes to this slot, but is not in it, has no later commit,
     /// except for commits that were recorded as ranges.
-    floor: Timestamp,
+    low_water: Timestamp,
 }
 
 struct RangeCommit {
@@ -103,7 +103,7 @@ impl ConflictSet {
     /// and hide it. So the seed must be secret from clients that choose keys.
     pub fn new(slots: usize, seed: u64) -> Self {
         let secrets = RapidSecrets::seed(seed);
-        let slots = vec![CacheSlot::default(); slots.next_power_of_two()].into();
+        let slots = vec![Slot::default(); slots.next_power_of_two()].into();
         let zero = Timestamp::ZERO;
         Self {
             secrets,
@@ -123,19 +123,19 @@ impl ConflictSet {
         }
         let hash = self.hash(row);
         let Some(slot) = self.slots.get(self.index(hash)) else { return LastCommit::Unknown };
-        let floor = if slot.row == hash {
+        let low_water = if slot.row == hash {
             if slot.commit_ts > read_ts {
                 return LastCommit::After(slot.commit_ts);
             }
             if mutated!(RangeCommitIgnored) { Timestamp::ZERO } else { self.low_water_of(row) }
         } else {
-            self.low_water_of(row).max(slot.floor)
+            self.low_water_of(row).max(slot.low_water)
         };
         let lock_only_ts =
             self.lock_only.get(&hash).map_or(self.lock_only_low_water, |ts| self.lock_only_low_water.max(*ts));
         if lock_only_ts > read_ts {
             LastCommit::After(lock_only_ts)
-        } else if floor > read_ts {
+        } else if low_water > read_ts {
             LastCommit::Unknown
         } else {
             LastCommit::NotAfter
@@ -179,7 +179,7 @@ impl ConflictSet {
             Some((slot.row, slot.commit_ts, slot.lock_only))
         };
         if let Some((_, committed, _)) = evicted {
-            slot.floor = slot.floor.max(committed);
+            slot.low_water = slot.low_water.max(committed);
         }
         if committed >= slot.commit_ts {
             (slot.row, slot.commit_ts, slot.lock_only) = (hash, committed, lock_only);

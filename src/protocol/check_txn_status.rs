@@ -118,6 +118,7 @@ pub fn check_txn_status(primary: &RowState, request: &CheckTxnStatus) -> Result<
             change.preconditions = [Precondition::LockUnchanged(lock.version())].into();
             // The owner may commit exactly at its `min_commit_ts`, so this must not be another
             // transaction's timestamp. It is `current_ts`, which was drawn for this check alone.
+            // Even if a caller reuses its `read_ts` for it, the push must be above `read_ts`.
             change.lock = CellChange::Put(Lock { min_commit_ts: current_ts.max(read_ts.next()), ..lock.clone() });
             Ok(Step::Apply(change, TxnStatus::Pending))
         }

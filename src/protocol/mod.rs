@@ -1,8 +1,9 @@
 //! Percolator's steps as decisions about one row.
 //!
 //! Every step is a plain function. It takes the row as read and a request, and returns a [`Step`]
-//! or a [`StepError`]. It does no I/O and uses no clock and no randomness, so the store, the
-//! simulator and a model checker run the same code.
+//! or a [`StepError`]; one that cannot be refused, such as [`gc_row`], returns its change. It does
+//! no I/O and uses no clock and no randomness, so the store, the simulator and a model checker run
+//! the same code.
 //!
 //! A transaction that writes rows `a` (its primary) and `b` changes the columns in this order:
 //!

@@ -15,8 +15,8 @@
 
 use super::{Step, StepError, has_data_entry, own_lock, recorded_status};
 use crate::row::{
-    CellChange, Lock, LockType, Mutation, Precondition, Preconditions, RowChange, RowKey, RowState,
-    SHORT_VALUE_MAX_BYTES, StoredValue, TxnId, TxnRecord,
+    CellChange, Lock, LockType, MAX_SHORT_VALUE_BYTES, Mutation, Precondition, Preconditions, RowChange, RowKey,
+    RowState, StoredValue, TxnId, TxnRecord,
 };
 use crate::timestamp::Timestamp;
 
@@ -33,8 +33,9 @@ pub struct Prewrite {
     pub primary: RowKey,
     /// What the transaction does to the row.
     pub mutation: Mutation,
-    /// Number of this write, counted from 1 over the transaction's writes of this row. A request
-    /// that is delivered twice has the same number.
+    /// Number of this write, counted from 1 over the transaction's writes of this row. Only a large
+    /// transaction locks a row more than once. A request that is delivered twice has the same
+    /// number.
     pub write_seq: u32,
     /// See [`Lock::ttl_ms`].
     pub ttl_ms: u64,
@@ -109,7 +110,7 @@ fn put_lock(request: &Prewrite, min_commit_ts: Timestamp, preconditions: Precond
     let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);
     change.preconditions = preconditions;
     let lock_type = match &request.mutation {
-        Mutation::Put(value) if value.len() > SHORT_VALUE_MAX_BYTES => {
+        Mutation::Put(value) if value.len() > MAX_SHORT_VALUE_BYTES => {
             change.data.push((request.txn.start_ts, CellChange::Put(value.clone())));
             LockType::Put(StoredValue::OutOfLine)
         }

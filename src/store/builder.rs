@@ -8,7 +8,7 @@ use crate::engine::Compression;
 use crate::env::{Env, SystemEnv};
 use crate::option_ranges;
 use crate::store::options::{
-    CONFLICT_CACHE_ROW_BYTES, CONFLICT_CACHE_ROWS, Durability, LARGE_TRANSACTION_BYTES, MAX_TRANSACTION_BYTES, Options,
+    CONFLICT_CACHE_ROW_BYTES, CONFLICT_SET_ROWS, Durability, LARGE_TRANSACTION_BYTES, MAX_TRANSACTION_BYTES, Options,
     RetryPolicy,
 };
 
@@ -209,7 +209,7 @@ impl Builder {
     /// | [`Builder::write_buffer_bytes`] | 1/4 | | 16 GiB |
     /// | [`Builder::max_transaction_bytes`], of each transaction | 1/16 | 1 MiB | 64 MiB |
     /// | [`Builder::large_transaction_bytes`], of each transaction | 1/64 | 256 KiB | 32 MiB |
-    /// | [`Builder::conflict_cache_rows`] | 1/64 | | 65,536 rows |
+    /// | [`Builder::conflict_set_rows`] | 1/64 | | 65,536 rows |
     ///
     /// The rest is for several concurrent transactions, for RocksDB's metadata of open files (a few
     /// KiB for each table of 64 MiB), and for the allocator. This size is a budget, not a hard
@@ -224,7 +224,7 @@ impl Builder {
             .write_buffer_bytes((bytes / 4).min(write_buffers_most.unwrap_or(usize::MAX)))
             .max_transaction_bytes((bytes / 16).clamp(1 << 20, MAX_TRANSACTION_BYTES))
             .large_transaction_bytes((bytes / 64).clamp(256 << 10, LARGE_TRANSACTION_BYTES))
-            .conflict_cache_rows((bytes / 64 / CONFLICT_CACHE_ROW_BYTES).min(CONFLICT_CACHE_ROWS))
+            .conflict_set_rows((bytes / 64 / CONFLICT_CACHE_ROW_BYTES).min(CONFLICT_SET_ROWS))
     }
 
     /// The compression of new tables. Default: [`Compression::Lz4`]. A store may have compressed
@@ -240,8 +240,8 @@ impl Builder {
     /// to 40 bytes more. If more than about half this number of rows get a lock-only commit while a
     /// transaction runs, the transaction may see a spurious conflict. From 1 to 4,194,304, rounded
     /// up to a power of two; default: 65,536.
-    pub fn conflict_cache_rows(mut self, rows: usize) -> Self {
-        self.options.conflict_cache_rows = rows;
+    pub fn conflict_set_rows(mut self, rows: usize) -> Self {
+        self.options.conflict_set_rows = rows;
         self
     }
 

@@ -138,7 +138,7 @@ impl Builder {
     /// [`SharedConfig::ttl_ms`], is out of [range](crate::option_ranges).
     pub fn open_shared(self, config: SharedConfig) -> Result<Store> {
         self.options.check()?;
-        option_ranges::LOCK_TTL.check(Duration::from_millis(config.ttl_ms).as_nanos())?;
+        option_ranges::ROW_LOCK_TTL.check(Duration::from_millis(config.ttl_ms).as_nanos())?;
         Ok(open_shared(config, self.options, self.env))
     }
 }
@@ -182,7 +182,7 @@ fn open_exclusive(engine: Arc<dyn Engine>, options: Options, env: Arc<dyn Env>) 
         Arc::clone(&engine),
         Arc::clone(&env),
         Arc::clone(&metrics),
-        options.conflict_cache_rows,
+        options.conflict_set_rows,
         options.durability.waits_for_sync(),
         options.history_retention,
     )?;

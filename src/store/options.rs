@@ -12,7 +12,7 @@ use crate::option_ranges::{self, OptionOutOfRange, OptionRange};
 /// fits.
 pub(in crate::store) const MAX_TRANSACTION_BYTES: usize = 64 << 20;
 pub(super) const LARGE_TRANSACTION_BYTES: usize = 32 << 20;
-pub(super) const CONFLICT_CACHE_ROWS: usize = 1 << 16;
+pub(super) const CONFLICT_SET_ROWS: usize = 1 << 16;
 /// The memory that [`Builder::memory_budget`](super::Builder::memory_budget) counts for each row of
 /// the conflict set, in bytes: its slot, and its share of the map of lock-only commits.
 pub(super) const CONFLICT_CACHE_ROW_BYTES: usize = 40;
@@ -144,7 +144,7 @@ pub struct Options {
     pub block_cache_bytes: usize,
     pub write_buffer_bytes: usize,
     pub compression: Compression,
-    pub conflict_cache_rows: usize,
+    pub conflict_set_rows: usize,
     pub read_only: bool,
     pub accept_data_loss: Option<u64>,
     pub slow_transaction_threshold: Duration,
@@ -168,7 +168,7 @@ impl Options {
         option_ranges::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
         option_ranges::MAX_TRANSACTION_BYTES.check(self.max_transaction_bytes as u128)?;
         option_ranges::LARGE_TRANSACTION_BYTES.check(self.large_transaction_bytes as u128)?;
-        option_ranges::CONFLICT_CACHE_ROWS.check(self.conflict_cache_rows as u128)?;
+        option_ranges::CONFLICT_SET_ROWS.check(self.conflict_set_rows as u128)?;
         option_ranges::ADMISSION_LIMIT.check(self.admission_limit as u128)?;
         self.retry.check()?;
         time(option_ranges::MAX_SNAPSHOT_AGE, self.max_snapshot_age)?;
@@ -198,7 +198,7 @@ impl Default for Options {
             block_cache_bytes: 128 << 20,
             write_buffer_bytes: 128 << 20,
             compression: Compression::Lz4,
-            conflict_cache_rows: CONFLICT_CACHE_ROWS,
+            conflict_set_rows: CONFLICT_SET_ROWS,
             read_only: false,
             accept_data_loss: None,
             slow_transaction_threshold: Duration::from_secs(1),

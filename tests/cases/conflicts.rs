@@ -343,7 +343,7 @@ fn conflicts_of_open_transactions_are_kept(environment: &Environment) {
     for slots in [1, 64, 1 << 12] {
         let environment = environment.another();
         let store =
-            environment.open_with(environment.builder().conflict_cache_rows(slots).durability(Durability::Buffered));
+            environment.open_with(environment.builder().conflict_set_rows(slots).durability(Durability::Buffered));
         store.put("deleted", "there");
         let begin = |key: &str| {
             let mut txn = store.begin().unwrap();

@@ -13,7 +13,7 @@ use percolite::env::{Env, Parker, SystemEnv};
 use percolite::oracle::MemoryOracle;
 use percolite::row::RowKey;
 use percolite::{
-    Builder, Commit, CommitProtocol, ErrorKind, Keyspace, Result, SharedConfig, SleepingLockWaiter, Store, Txn,
+    Builder, Commit, CommitProtocol, ErrorKind, Keyspace, Result, SharedConfig, SleepingRowLockWaiter, Store, Txn,
 };
 
 use crate::driver::{Driver, Memory, Rows};
@@ -244,7 +244,7 @@ impl Environment {
         let store = match &self.place {
             Place::Shared(_, oracle) => {
                 let oracle = Arc::<MemoryOracle>::clone(oracle);
-                let waiter = Arc::new(SleepingLockWaiter(Arc::<Clock>::clone(&clock)));
+                let waiter = Arc::new(SleepingRowLockWaiter(Arc::<Clock>::clone(&clock)));
                 let config = SharedConfig { engine: Arc::clone(&engine), oracle, waiter, ttl_ms };
                 builder.env(clock).open_shared(config)?
             }

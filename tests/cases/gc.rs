@@ -63,7 +63,7 @@ fn collected(store: &Opened, count: u64) {
 fn an_older_transaction_delays_gc(environment: &Environment) {
     // The conflict set has only one slot, and a later commit takes it from the deletion: only the
     // tombstone in the store shows the conflict.
-    let store = environment.open_with(environment.builder().conflict_cache_rows(1));
+    let store = environment.open_with(environment.builder().conflict_set_rows(1));
     store.put_all(&["k", "other"], long("v"));
     let old = store.snapshot().unwrap();
     let mut late = store.begin().unwrap();
@@ -162,8 +162,8 @@ fn a_row_removed_by_gc_stays_absent(environment: &Environment) {
 }
 
 fn a_read_view_that_expires_during_a_commit_commits_nothing(environment: &Environment) {
-    let store = environment
-        .open_with(environment.builder().conflict_cache_rows(1).max_snapshot_age(Duration::from_millis(300)));
+    let store =
+        environment.open_with(environment.builder().conflict_set_rows(1).max_snapshot_age(Duration::from_millis(300)));
     // Two-phase commits of long values store them out of line. From then on every commit reads a
     // row before it submits the row's new version.
     let two_phases = TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase);

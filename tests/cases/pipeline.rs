@@ -373,7 +373,7 @@ fn an_idle_transaction_still_conflicts(environment: &Environment) {
     let store = environment.open_with(
         environment
             .builder()
-            .conflict_cache_rows(64)
+            .conflict_set_rows(64)
             .durability(Durability::Buffered)
             .max_snapshot_age(Duration::from_secs(3 * 3600)),
     );
@@ -393,7 +393,7 @@ fn an_idle_transaction_still_conflicts(environment: &Environment) {
 }
 
 fn an_idle_transaction_has_no_spurious_conflict(environment: &Environment) {
-    let store = environment.open_with(environment.builder().conflict_cache_rows(16).durability(Durability::Buffered));
+    let store = environment.open_with(environment.builder().conflict_set_rows(16).durability(Durability::Buffered));
     store.put("k", "old");
     let mut idle = store.begin().unwrap();
     for number in 0..500 {

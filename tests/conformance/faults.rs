@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use percolite::Timestamp;
 use percolite::engine::TxnRecordPage;
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::engine::unreliable::{FaultCounts, Faults, FaultyEngine, LATE_COPIES_MAX};
+use percolite::engine::unreliable::{FaultCounts, Faults, FaultyEngine, MAX_LATE_COPIES};
 use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
 use percolite::row::{CellChange, KeyspaceId, Precondition, Preconditions, RowChange, RowKey, RowState, TxnRecord};
 
@@ -217,7 +217,7 @@ fn late_copies_are_bounded() {
     for number in 0..500 {
         engine.apply(&[group([put_status("a", number, TxnRecord::RolledBack)])]).unwrap();
     }
-    let waiting = LATE_COPIES_MAX as u64;
+    let waiting = MAX_LATE_COPIES as u64;
     assert_eq!(engine.injected().late_copies, 500);
     assert_eq!(engine.injected().late_deliveries, 500 - waiting);
     assert_eq!(engine.deliver_delayed() as u64, waiting);

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use percolite::engine::storage::Column;
-use percolite::engine::{EngineSnapshot, PAGE_BYTES_MAX, PageBuffer, PageRequest, RowRange, ScanCursor};
+use percolite::engine::{EngineSnapshot, MAX_PAGE_BYTES, PageBuffer, PageRequest, RowRange, ScanCursor};
 use percolite::row::{CellChange, KeyspaceId, Lock, LockType, RowChange, RowKey, WriteRecord};
 
 use crate::common::{Dice, Subject, between, change, inline, lock, make, put, put_lock, put_write, row, ts};
@@ -169,7 +169,7 @@ pub fn a_page_ends_when_it_is_large(engine: &Subject) {
             let has_more = view.scan_page(column, &page, &mut cells).unwrap();
             let Some((last, content)) = cells.last() else { break };
             let before = cells.size_bytes() - last.len() - content.len();
-            assert!(before < PAGE_BYTES_MAX, "{before} bytes before the last cell");
+            assert!(before < MAX_PAGE_BYTES, "{before} bytes before the last cell");
             found.extend(cells.iter().map(|(row, _)| row.to_vec()));
             *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last.to_vec());
             pages += 1;

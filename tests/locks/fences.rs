@@ -162,7 +162,7 @@ fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
 /// that write. Returns `false` if the commit was visible too early, or failed because it was
 /// decided only after its grant had ended.
 fn decided_without_timestamp() -> bool {
-    let world = World::open_at(&SimStorage::new(), Store::builder().conflict_cache_rows(1));
+    let world = World::open_at(&SimStorage::new(), Store::builder().conflict_set_rows(1));
     let guard = world.store.lock("n").unwrap();
     let mut txn = world.store.begin_with(buffered(CommitProtocol::Auto)).unwrap();
     txn.fence(&guard.fence()).unwrap();

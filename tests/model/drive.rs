@@ -85,7 +85,7 @@ impl Driver {
         for _ in 0..clients {
             let store = self.home.open(
                 Store::builder()
-                    .conflict_cache_rows(self.case.conflict_cache_rows)
+                    .conflict_set_rows(self.case.conflict_set_rows)
                     .large_transaction_bytes(self.case.large_transaction_bytes),
             );
             let names: [_; KEYSPACES] = from_fn(|number| store.keyspace(&format!("keyspace {number}")));
@@ -423,7 +423,7 @@ impl Driver {
         let allowed =
             conflicts.iter().any(is_row) || has_locks && (others.any(is_row) || self.rolled_back.iter().any(is_row));
         let lock_only = self.model.lock_only_since(model) || !self.rolled_back.is_empty();
-        let may_be_spurious = self.case.conflict_cache_rows == 1 && lock_only;
+        let may_be_spurious = self.case.conflict_set_rows == 1 && lock_only;
         prop_assert!(allowed || may_be_spurious, "{error}, but the conflicts are {conflicts:?}");
         Ok(())
     }

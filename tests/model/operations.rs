@@ -31,7 +31,7 @@ pub struct Case {
     pub profile: Profile,
     /// The size of the store's conflict cache. With one row, the engine checks almost every
     /// precondition.
-    pub conflict_cache_rows: usize,
+    pub conflict_set_rows: usize,
     pub large_transaction_bytes: usize,
     pub operations: Vec<Operation>,
 }
@@ -111,12 +111,12 @@ pub fn cases(profile: Profile) -> impl Strategy<Value = Case> {
         Profile::FewRows => 1..120,
         Profile::ManyRows => 1..40,
     };
-    let conflict_cache_rows = prop_oneof![1 => Just(1_usize), 3 => Just(1 << 16)];
+    let conflict_set_rows = prop_oneof![1 => Just(1_usize), 3 => Just(1 << 16)];
     let large_transaction_bytes = prop_oneof![3 => Just(16_usize << 20), 1 => Just(1), 1 => Just(400)];
-    (conflict_cache_rows, large_transaction_bytes, vec(operation(profile), length)).prop_map(
-        move |(conflict_cache_rows, large_transaction_bytes, operations)| Case {
+    (conflict_set_rows, large_transaction_bytes, vec(operation(profile), length)).prop_map(
+        move |(conflict_set_rows, large_transaction_bytes, operations)| Case {
             profile,
-            conflict_cache_rows,
+            conflict_set_rows,
             large_transaction_bytes,
             operations,
         },

@@ -13,7 +13,7 @@ use percolite::env::SystemEnv;
 use percolite::oracle::MemoryOracle;
 use percolite::{
     Builder, Compression, Durability, Error, ErrorKind, Keyspace, LockOptions, Result, RetryPolicy, SharedConfig,
-    SleepingLockWaiter, Store, StoreStatus, Timestamp, TxnOptions,
+    SleepingRowLockWaiter, Store, StoreStatus, Timestamp, TxnOptions,
 };
 
 pub const OPTION: &str = "PERCOLITE_TEST_OPTION";
@@ -80,7 +80,7 @@ impl Case {
             "write_buffer_bytes" => builder.write_buffer_bytes(size()),
             "max_transaction_bytes" => builder.max_transaction_bytes(size()),
             "large_transaction_bytes" => builder.large_transaction_bytes(size()),
-            "conflict_cache_rows" => builder.conflict_cache_rows(size()),
+            "conflict_set_rows" => builder.conflict_set_rows(size()),
             "admission_limit" => builder.admission_limit(size()),
             "retry_policy.max_attempts" | "retry_policy.timeout" => builder.retry_policy(self.limits()),
             "max_snapshot_age" => builder.max_snapshot_age(duration(self.value)),
@@ -117,7 +117,7 @@ impl Case {
         SharedConfig {
             engine: Arc::new(SimStorage::new().shared_engine()),
             oracle: Arc::new(MemoryOracle::new(runtime())),
-            waiter: Arc::new(SleepingLockWaiter(runtime())),
+            waiter: Arc::new(SleepingRowLockWaiter(runtime())),
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap(),
         }
     }

@@ -104,7 +104,7 @@ fn values(bounds: OptionRange, greatest: u128, dice: &mut Dice) -> BTreeSet<u128
     }
     values.retain(|value| *value <= greatest);
     // A time to live is set in whole milliseconds, so smaller parts are cut off.
-    if bounds == option_ranges::LOCK_TTL {
+    if bounds == option_ranges::ROW_LOCK_TTL {
         values.into_iter().map(|value| value / 1_000_000 * 1_000_000).collect()
     } else {
         values

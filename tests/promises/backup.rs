@@ -441,7 +441,7 @@ fn a_restore_does_not_conflict_with_other_transactions() {
     // The restore's short transactions on the catalog succeed within thirty attempts. The long
     // ones, which write the rows, would conflict at each attempt if they checked for conflicts.
     let few = RetryPolicy::default().max_attempts(30).timeout(Duration::from_secs(60));
-    let store = Store::builder().conflict_cache_rows(1).retry_policy(few).in_memory().unwrap();
+    let store = Store::builder().conflict_set_rows(1).retry_policy(few).in_memory().unwrap();
     let busy = store.keyspace("busy").unwrap();
     let usual = TxnOptions::default().retry_policy(RetryPolicy::default());
     let done = AtomicBool::new(false);

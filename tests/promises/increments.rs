@@ -11,7 +11,7 @@ use percolite::env::{Env, SystemEnv};
 use percolite::oracle::MemoryOracle;
 use percolite::{
     Compression, DumpBase, DumpHeader, DumpOptions, Durability, ErrorKind, OnExisting, RetryPolicy, SharedConfig,
-    SleepingLockWaiter, Snapshot, Store, Timestamp, Value,
+    SleepingRowLockWaiter, Snapshot, Store, Timestamp, Value,
 };
 
 type Rows = BTreeMap<String, Vec<(Vec<u8>, Value)>>;
@@ -28,7 +28,7 @@ fn on_a_shared_engine() -> Store {
     let config = SharedConfig {
         engine: Arc::new(SimStorage::new().shared_engine()),
         oracle: Arc::new(MemoryOracle::new(Arc::clone(&env))),
-        waiter: Arc::new(SleepingLockWaiter(env)),
+        waiter: Arc::new(SleepingRowLockWaiter(env)),
         ttl_ms: 3000,
     };
     Store::builder().open_shared(config).unwrap()

@@ -68,7 +68,7 @@ fn a_restore_into_a_buffered_store_survives_a_power_cut() {
 fn an_expired_view_cannot_commit_over_a_removed_delete() {
     let memory = SimStorage::new();
     let store = Store::builder()
-        .conflict_cache_rows(1)
+        .conflict_set_rows(1)
         .max_snapshot_age(Duration::from_millis(300))
         .open_in_memory(&memory)
         .unwrap();

@@ -303,7 +303,7 @@ fn gc_hides_no_conflict_of_an_old_transaction() {
     let _run = Run::begin("races::gc_hides_no_conflict_of_an_old_transaction");
     let runtime: Arc<dyn Env> = Arc::new(PausingEnv::default());
     // With a conflict cache of one row, conflicts are found by reading the rows.
-    let store = Store::builder().env(runtime).conflict_cache_rows(1).in_memory().unwrap();
+    let store = Store::builder().env(runtime).conflict_set_rows(1).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let put = |key: &str| store.transact(|txn| txn.put(&rows, key, "1")).unwrap();
     let delete = |key: &str| store.transact(|txn| txn.delete(&rows, key)).unwrap();

@@ -10,7 +10,7 @@ use percolite::engine::sim::SimStorage;
 use percolite::engine::unreliable::{Faults, FaultyEngine};
 use percolite::env::{Env, SystemEnv};
 use percolite::oracle::{MemoryOracle, Oracle};
-use percolite::{Builder, CommitProtocol, SharedConfig, SleepingLockWaiter, Store};
+use percolite::{Builder, CommitProtocol, SharedConfig, SleepingRowLockWaiter, Store};
 
 /// Time to live of a lock on a shared engine, in milliseconds, if its client sends no heartbeat.
 pub const TTL_MS: u64 = 3000;
@@ -114,7 +114,7 @@ impl Server {
         let config = SharedConfig {
             engine,
             oracle: Arc::clone(&self.oracle),
-            waiter: Arc::new(SleepingLockWaiter(Arc::clone(&self.runtime))),
+            waiter: Arc::new(SleepingRowLockWaiter(Arc::clone(&self.runtime))),
             ttl_ms: self.ttl_ms,
         };
         builder.open_shared(config).unwrap()

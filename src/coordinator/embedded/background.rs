@@ -22,6 +22,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::tunables::CLEANUP_PAGES_PER_ROUND;
 
+/// The pause between two rounds. Buffered commits are synced once in a round, and so may be lost
+/// for about this long.
 const IDLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What the thread needs for its work.

@@ -57,11 +57,11 @@ impl EmbeddedCoordinator {
         engine: Arc<dyn Engine>,
         env: Arc<dyn Env>,
         metrics: Arc<Metrics>,
-        conflict_cache_rows: usize,
+        conflict_set_rows: usize,
         durable_snapshots: bool,
         history: HistoryRetention,
     ) -> Result<Arc<Self>> {
-        let pipeline = Pipeline::open(engine, env, Arc::clone(&metrics), conflict_cache_rows)?;
+        let pipeline = Pipeline::open(engine, env, Arc::clone(&metrics), conflict_set_rows)?;
         // On an error the pipeline is closed, because its sync thread would keep the engine open.
         let history = History::open(&pipeline, history).inspect_err(|_| pipeline.close())?;
         let rows = Rows::new(Arc::clone(&pipeline), metrics, history.is_kept()).inspect_err(|_| pipeline.close())?;

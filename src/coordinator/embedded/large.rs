@@ -28,7 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::observe::TxnTimer;
 use crate::pipeline::{LockCleanup, Rejection, Submission, SubmissionKind, SubmitResult};
 use crate::protocol::StepError;
-use crate::row::{RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
+use crate::row::{MAX_SHORT_VALUE_BYTES, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::write_set::WriteSet;
 
@@ -120,7 +120,7 @@ impl LargeTxn for EmbeddedLargeTxn {
             LockSpan { primary, lowest: first.clone(), highest: last.clone() }
         };
         let primary = self.span.insert(span).primary.clone();
-        if writes.values().any(|mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES) {
+        if writes.values().any(|mutation| mutation.value_bytes() > MAX_SHORT_VALUE_BYTES) {
             self.rows.note_data_column_use()?;
         }
         self.writes += writes.len() as u64;

@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::observe::TxnPhase;
 use crate::pipeline::{Submission, SubmissionKind, SubmitResult};
 use crate::protocol::TxnStatus;
-use crate::row::{Lock, Mutation, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
+use crate::row::{Lock, MAX_SHORT_VALUE_BYTES, Mutation, RowChange, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::tunables::PRIMARY_BATCH_ROWS_MAX;
 
@@ -42,7 +42,7 @@ use crate::tunables::PRIMARY_BATCH_ROWS_MAX;
 pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Timestamp> {
     let CommitRequest { txn, read_ts, writes, durable, conditions, attempt, timer, .. } = request;
     let Some(primary) = choose_primary(writes) else { return Err(empty_txn_error(txn)) };
-    let is_long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
+    let is_long = |mutation: &Mutation| mutation.value_bytes() > MAX_SHORT_VALUE_BYTES;
     if writes.values().any(is_long) {
         rows.note_data_column_use()?;
     }

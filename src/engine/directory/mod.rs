@@ -78,8 +78,8 @@ pub struct DirectoryStorage {
 
 impl DirectoryStorage {
     /// Opens the store in `path`. Creates it if the directory is missing or empty.
-    pub fn open(path: &Path, setup: DirectoryOptions) -> Result<Self, EngineError> {
-        let tables_setup = setup.table_options()?;
+    pub fn open(path: &Path, options: DirectoryOptions) -> Result<Self, EngineError> {
+        let table_options = options.table_options()?;
         let LockedDir { marker, identity } = lock_exclusive(path)?;
         // Removes the status file that a killed process may have left. An error is ignored: if the
         // directory is not writable, a later step fails.
@@ -93,15 +93,15 @@ impl DirectoryStorage {
             }
         } else {
             remove_stale_options_files(&tables);
-            torn_manifest::truncate_torn_manifest(path, tables_setup, identity)?;
+            torn_manifest::truncate_torn_manifest(path, table_options, identity)?;
         }
-        let tables = RocksStorage::open(&tables, tables_setup, is_new, marker)?;
+        let tables = RocksStorage::open(&tables, table_options, is_new, marker)?;
         let options = LsmOptions {
             wal_id: identity,
             is_new,
             random: Box::new(random),
-            memtable_bytes: setup.memtable_bytes(),
-            accept_data_loss: setup.accept_data_loss,
+            memtable_bytes: options.memtable_bytes(),
+            accept_data_loss: options.accept_data_loss,
             background_flush: true,
         };
         let lsm = LsmStorage::open(OsDisk::new(&wal), tables, options)?;
@@ -115,10 +115,10 @@ impl DirectoryStorage {
 
     /// Opens the store in `path` read-only: nothing in the directory is changed, and writes fail.
     /// The part of the write-ahead log that is not in tables is read into memory.
-    pub fn open_read_only(path: &Path, setup: DirectoryOptions) -> Result<Self, EngineError> {
-        let tables_setup = setup.table_options()?;
+    pub fn open_read_only(path: &Path, options: DirectoryOptions) -> Result<Self, EngineError> {
+        let table_options = options.table_options()?;
         let (marker, identity) = lock_shared(path)?;
-        let tables = RocksStorage::open_read_only(&path.join(TABLES_DIR), tables_setup, Some(marker))?;
+        let tables = RocksStorage::open_read_only(&path.join(TABLES_DIR), table_options, Some(marker))?;
         let wal = path.join(WAL_DIR);
         let lsm = LsmStorage::open_read_only(OsDisk::new(&wal), tables, identity, random())?;
         Ok(Self { lsm, path: path.to_owned(), accepted_losses: read_accepted_losses(&wal)? })

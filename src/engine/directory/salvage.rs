@@ -39,8 +39,8 @@ pub type SalvagedStorage = LsmStorage<OsDisk, RocksStorage>;
 
 /// Opens what can be read of the directory. `scratch` must not exist; it is created if tables or
 /// the manifest must be copied.
-pub fn open(directory: &Path, scratch: &Path, setup: DirectoryOptions) -> Result<Salvaged, EngineError> {
-    let tables_setup = setup.table_options()?;
+pub fn open(directory: &Path, scratch: &Path, options: DirectoryOptions) -> Result<Salvaged, EngineError> {
+    let table_options = options.table_options()?;
     let marker = lock_for_repair(directory)?;
     let (wal, tables) = (directory.join(WAL_DIR), directory.join(TABLES_DIR));
     let accepted = read_accepted_losses(&wal).unwrap_or_default();
@@ -48,7 +48,7 @@ pub fn open(directory: &Path, scratch: &Path, setup: DirectoryOptions) -> Result
     // An unreadable manifest is handled below, like a missing one.
     if manifest::find_torn_record(&tables).is_ok_and(|torn| torn.is_some()) {
         let mut losses = Vec::new();
-        let opened = torn_manifest::open_truncated_copy(&tables, scratch, tables_setup).and_then(|(tables, copy)| {
+        let opened = torn_manifest::open_truncated_copy(&tables, scratch, table_options).and_then(|(tables, copy)| {
             LsmStorage::open_for_salvage(OsDisk::new(&wal), tables, random(), &mut losses)
                 .map(|storage| (storage, copy))
         });
@@ -56,7 +56,7 @@ pub fn open(directory: &Path, scratch: &Path, setup: DirectoryOptions) -> Result
             return Ok(Salvaged { storage, notes, _scratch: Some(copy), _marker: marker });
         }
     }
-    let (tables, copy) = repair::open_or_repair(&tables, scratch, tables_setup, &mut notes)?;
+    let (tables, copy) = repair::open_or_repair(&tables, scratch, table_options, &mut notes)?;
     let storage = LsmStorage::open_for_salvage(OsDisk::new(wal), tables, random(), &mut notes)?;
     Ok(Salvaged { storage, notes, _scratch: copy, _marker: marker })
 }

@@ -25,13 +25,13 @@ use crate::engine::rocks::{RocksOptions, RocksStorage, manifest};
 const SCRATCH_DIR: &str = "tables.torn";
 
 /// Truncates the manifest if a power cut has torn it. Other damage is left for RocksDB to report.
-pub fn truncate_torn_manifest(directory: &Path, setup: RocksOptions, identity: u64) -> Result<(), EngineError> {
+pub fn truncate_torn_manifest(directory: &Path, options: RocksOptions, identity: u64) -> Result<(), EngineError> {
     let tables = directory.join(TABLES_DIR);
     let Some(record) = manifest::find_torn_record(&tables)? else { return Ok(()) };
     let scratch = directory.join(SCRATCH_DIR);
     // An error is ignored: if the old copy is still there, creating the new one fails.
     let _ = std::fs::remove_dir_all(&scratch);
-    let tried = open_truncated_copy(&tables, &scratch, setup).and_then(|(tables, copy)| {
+    let tried = open_truncated_copy(&tables, &scratch, options).and_then(|(tables, copy)| {
         LsmStorage::open_read_only(OsDisk::new(directory.join(WAL_DIR)), tables, identity, random()).map(|_| copy)
     });
     match tried {
@@ -46,11 +46,11 @@ pub fn truncate_torn_manifest(directory: &Path, setup: RocksOptions, identity: u
 pub fn open_truncated_copy(
     tables: &Path,
     scratch: &Path,
-    setup: RocksOptions,
+    options: RocksOptions,
 ) -> Result<(RocksStorage, ScratchDir), EngineError> {
     let (files, copy) = copy_to_scratch(tables, scratch)?;
     if let Some(record) = manifest::find_torn_record(&files)? {
         manifest::truncate(&record)?;
     }
-    Ok((RocksStorage::open_read_only(&files, setup, None)?, copy))
+    Ok((RocksStorage::open_read_only(&files, options, None)?, copy))
 }

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use crate::codec::{HistoryEntry, Record};
-use crate::engine::PAGE_BYTES_MAX;
+use crate::engine::MAX_PAGE_BYTES;
 use crate::engine::page_buffer::decode;
 use crate::engine::storage::{CellReader, Column};
 use crate::engine::{
@@ -12,7 +12,7 @@ use crate::engine::{
 use crate::keys::{data_key, history_key};
 use crate::row::{Precondition, RowChange, RowKey, RowState, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
-use crate::tunables::{PAGE_BYTES, PAGE_CELLS_MAX};
+use crate::tunables::{PAGE_BYTES, PAGE_CELLS};
 use crate::value::Value;
 
 /// The name of the safe point in the metadata column.
@@ -27,10 +27,10 @@ pub struct PageLimits {
 
 impl PageLimits {
     pub const DEFAULT: Self = Self {
-        cells: PAGE_CELLS_MAX,
+        cells: PAGE_CELLS,
         bytes: match PAGE_BYTES {
             Some(bytes) => bytes,
-            None => PAGE_BYTES_MAX,
+            None => MAX_PAGE_BYTES,
         },
     };
 }

@@ -121,7 +121,7 @@ impl ActiveReader {
     }
 
     /// Takes the conflict out of the field `first_conflict`.
-    pub fn first_conflict(&self) -> Option<Box<Conflict>> {
+    pub fn take_first_conflict(&self) -> Option<Box<Conflict>> {
         self.first_conflict.lock().take()
     }
 

@@ -126,9 +126,9 @@ impl Activation<'_> {
         if grant.has_lease() || past.has_in_flight || !past.leases.is_empty() || must_sync {
             return Ok(false);
         }
-        let floor = authority.visible_view().read_ts;
+        let min_read_ts = authority.visible_view().read_ts;
         let Some(token) = authority.try_token() else { return Ok(false) };
-        grant.set_min_read_ts(floor);
+        grant.set_min_read_ts(min_read_ts);
         grant.set_token(token);
         if !past.is_empty() {
             locks.manager.prune(&grant.name, authority.durable_ts());

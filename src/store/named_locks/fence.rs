@@ -127,7 +127,7 @@ impl Txn {
     }
 
     fn snapshot_before_grant_error(&self, grant: &Grant) -> Error {
-        let (target, floor) = (grant.target(), grant.min_read_ts());
+        let (target, min_read_ts) = (grant.target(), grant.min_read_ts());
         if self.is_attempt {
             let what = format!(
                 "the transaction began before lock {target} was granted, so it does not see commits of earlier \
@@ -137,7 +137,7 @@ impl Txn {
         }
         let what = format!(
             "the transaction began before lock {target} was granted: its read_ts is {:#}, the lock requires \
-             {floor:#} or later; begin a new transaction",
+             {min_read_ts:#} or later; begin a new transaction",
             self.read_ts()
         );
         ErrorKind::SnapshotTooOld(what).into()

@@ -98,11 +98,11 @@ impl LockGuard {
         self.check().is_ok()
     }
 
-    /// Blocks until the grant ends, at most for `at_most`; returns whether it has ended.
-    pub fn wait_lost(&self, at_most: Duration) -> bool {
+    /// Blocks until the grant ends, at most for `timeout`; returns whether it has ended.
+    pub fn wait_lost(&self, timeout: Duration) -> bool {
         let env = &self.locks.env;
         let waiter = Arc::new(Waiter::new(&**env));
-        let end = env.elapsed().saturating_add(at_most);
+        let end = env.elapsed().saturating_add(timeout);
         self.grant().watch(&waiter);
         let lost = loop {
             waiter.rearm();

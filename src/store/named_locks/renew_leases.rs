@@ -30,9 +30,9 @@ impl NamedLocks {
         // `row_writes_in_flight` counts this write. Whether the grant has ended for another reason
         // is checked below.
         let begun = grant.with_lease(|lease| {
-            let stands = lease.row_writes_in_flight > 0 || lease.expires_at > now;
-            lease.row_writes_in_flight += u32::from(stands);
-            stands
+            let is_valid = lease.row_writes_in_flight > 0 || lease.expires_at > now;
+            lease.row_writes_in_flight += u32::from(is_valid);
+            is_valid
         });
         let lost = |reason| ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into();
         match begun {

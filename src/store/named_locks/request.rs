@@ -61,7 +61,7 @@ impl NamedLocks {
         check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
         options.check()?;
         let now = self.env.elapsed();
-        let owner = || Requester { origin: asker(), reason: options.reason.clone(), requested_at: now };
+        let owner = || Requester { origin: request_origin(), reason: options.reason.clone(), requested_at: now };
         // `expires_at` and `renewed_at_ms` are set when the lease row has been written.
         let lease = options.lease.map(|time| Lease {
             duration: time,
@@ -172,7 +172,7 @@ pub(crate) enum GrantPoll {
     Pending(LockWait, Arc<Waiter>, Option<Duration>),
 }
 
-fn asker() -> RequestOrigin {
+fn request_origin() -> RequestOrigin {
     #[cfg(feature = "tokio")]
     let task = tokio::task::try_id().map(|id| id.to_string().into_boxed_str());
     #[cfg(not(feature = "tokio"))]

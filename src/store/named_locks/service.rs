@@ -12,9 +12,9 @@ use crate::store::named_locks::lease_rows::LeaseRows;
 use crate::store::named_locks::state::NamedLocks;
 use crate::timestamp::Timestamp;
 
-/// The locks in memory, and what a call needs besides: the lock authority, and the store, whose
-/// transactions change the lease rows. [`NamedLocks`] does not have these two, because guards keep
-/// it, and must not keep the engine open.
+/// What a call of named locks works with: the locks in memory; the lock authority, which has the
+/// commits' side; and the store, whose transactions change the lease rows. [`NamedLocks`] alone has
+/// neither store nor authority, because guards keep it, and must not keep the engine open.
 #[derive(Clone, Copy)]
 pub(crate) struct LockService<'a> {
     pub(super) store: &'a Store,

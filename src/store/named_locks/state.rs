@@ -14,7 +14,7 @@ use crate::store::named_locks::lease_renewer::LeaseRenewer;
 pub(crate) struct NamedLocks {
     pub manager: Arc<LockManager>,
     pub env: Arc<dyn Env>,
-    label: Option<String>,
+    application_name: Option<String>,
     pub store: u64,
     /// The time of opening by the monotonic clock and by the wall clock (ms since 1970).
     opened: (Duration, u64),
@@ -22,11 +22,16 @@ pub(crate) struct NamedLocks {
 }
 
 impl NamedLocks {
-    pub fn new(authority: &dyn LockAuthority, env: &Arc<dyn Env>, label: Option<&str>, store: u64) -> Arc<Self> {
+    pub fn new(
+        authority: &dyn LockAuthority,
+        env: &Arc<dyn Env>,
+        application_name: Option<&str>,
+        store: u64,
+    ) -> Arc<Self> {
         Arc::new(Self {
             manager: Arc::clone(authority.manager()),
             env: Arc::clone(env),
-            label: label.map(Into::into),
+            application_name: application_name.map(Into::into),
             store,
             opened: read_clocks_together(&**env),
             renewer: LeaseRenewer::default(),
@@ -36,9 +41,9 @@ impl NamedLocks {
     pub fn clock(&self) -> LockTableContext<'_> {
         LockTableContext {
             now: self.env.elapsed(),
-            set: self.opened,
+            opened_at: self.opened,
             pid: std::process::id(),
-            label: self.label.as_deref(),
+            application_name: self.application_name.as_deref(),
         }
     }
 

@@ -9,7 +9,7 @@ use std::mem::replace;
 use std::ops::Bound;
 
 use crate::engine::storage::Column;
-use crate::engine::{EngineSnapshot, PAGE_BYTES_MAX, PageBuffer, PageRequest, RowRange, ScanCursor};
+use crate::engine::{EngineSnapshot, MAX_PAGE_BYTES, PageBuffer, PageRequest, RowRange, ScanCursor};
 use crate::error::Result;
 use crate::row::RowKey;
 
@@ -83,7 +83,7 @@ impl ColumnCursor {
     /// Lends cells instead of reading a page: calls `on_cell` with unread cells, from the front on,
     /// until `on_cell` returns `false`. Does nothing if cells are buffered at the front, or if the
     /// engine cannot lend cells. The snapshot keeps in memory what it reads during the call, so a
-    /// call ends after [`PAGE_CELLS_MAX`] cells, or about [`PAGE_BYTES_MAX`] bytes.
+    /// call ends after [`PAGE_CELLS_MAX`] cells, or about [`MAX_PAGE_BYTES`] bytes.
     ///
     /// Returns whether another call may visit more cells. If `on_cell` panics, the cursor is at its
     /// end.
@@ -97,7 +97,7 @@ impl ColumnCursor {
         let lent = view.scan_unlocked(self.column, &range, &self.front.bookmark, &mut |row, content| {
             cells += 1;
             bytes += row.len() + content.len();
-            let goes_on = on_cell(row, content) && cells < PAGE_CELLS_MAX && bytes < PAGE_BYTES_MAX;
+            let goes_on = on_cell(row, content) && cells < PAGE_CELLS_MAX && bytes < MAX_PAGE_BYTES;
             if !goes_on {
                 stopped_at = Some(row.to_vec());
             }
@@ -213,7 +213,7 @@ mod tests {
             while cursor.next(false).is_some() {}
         }
         assert!(
-            read >= 4020 && largest > PAGE_BYTES_MAX && largest <= PAGE_BYTES_MAX + LARGE + 100,
+            read >= 4020 && largest > MAX_PAGE_BYTES && largest <= MAX_PAGE_BYTES + LARGE + 100,
             "{read} {largest}"
         );
     }

@@ -27,8 +27,8 @@ pub struct Overlay {
     locks: ColumnCursor,
     /// The rows that the scan's transaction has locked in the store, if it is large. They are read
     /// in an engine snapshot of their own, because the read view is older than these locks.
-    streamed: Option<LargeWrites>,
-    streamed_locks: ColumnCursor,
+    large_writes: Option<LargeWrites>,
+    large_locks: ColumnCursor,
     /// Own writes in memory.
     own: Option<write_set::WriteSetRange>,
 }
@@ -37,14 +37,19 @@ impl MergeCursor {
     pub fn new(
         view: &ReadView,
         own: Option<write_set::WriteSetRange>,
-        streamed: Option<LargeWrites>,
+        large_writes: Option<LargeWrites>,
         range: RowRange,
     ) -> Self {
         let own = own.filter(|own| !own.is_empty());
         let check_locks = view.must_check_locks && !mutated!(ReaderIgnoresLocks);
-        let over = (check_locks || streamed.is_some() || own.is_some()).then(|| {
+        let over = (check_locks || large_writes.is_some() || own.is_some()).then(|| {
             let locks = |are_read: bool| ColumnCursor::new(Column::Lock, are_read.then(|| range.clone()));
-            Box::new(Overlay { locks: locks(check_locks), streamed_locks: locks(streamed.is_some()), streamed, own })
+            Box::new(Overlay {
+                locks: locks(check_locks),
+                large_locks: locks(large_writes.is_some()),
+                large_writes,
+                own,
+            })
         });
         Self { versions: ColumnCursor::new(Column::Write, Some(range)), over, failed: None, ended: false }
     }
@@ -102,8 +107,8 @@ impl Overlay {
     /// versions of the range have been read.
     fn read(&mut self, rows: &RowReader, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
         let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
-        let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));
-        for (cursor, of) in [(&mut self.locks, &*view.snapshot)].into_iter().chain(streamed) {
+        let large_writes = self.large_writes.as_ref().map(|large_writes| (&mut self.large_locks, &*large_writes.view));
+        for (cursor, of) in [(&mut self.locks, &*view.snapshot)].into_iter().chain(large_writes) {
             if cursor.needs_page(next, backwards) && !(mutated!(TrailingLocksUnseen) && next.is_none()) {
                 rows.check_usable(view)?;
                 cursor.read_page(of, known, backwards)?;
@@ -115,7 +120,7 @@ impl Overlay {
     /// The next row that any source has.
     fn next_row(&self, versions: &ColumnCursor, backwards: bool) -> Result<Option<RowKey>> {
         let own = self.own.as_ref().and_then(|own| own.peek(backwards));
-        let cursors = [versions, &self.locks, &self.streamed_locks].map(|cursor| cursor.peek(backwards));
+        let cursors = [versions, &self.locks, &self.large_locks].map(|cursor| cursor.peek(backwards));
         let next = cursors.into_iter().chain([own.map(|(row, _)| row.as_bytes())]).flatten();
         let next = next.reduce(|a, b| if is_before(b, a, backwards) { b } else { a });
         Ok(next.map(decode_row_key).transpose()?)
@@ -132,10 +137,10 @@ impl Overlay {
     ) -> Result<Option<Value>> {
         let (write, lock) = (versions.next_if(row, backwards), self.locks.next_if(row, backwards));
         let mut own = self.own.as_mut().and_then(|own| own.next_if(row, backwards));
-        if let (Some(lock), Some(streamed)) = (self.streamed_locks.next_if(row, backwards), &self.streamed)
+        if let (Some(lock), Some(large_writes)) = (self.large_locks.next_if(row, backwards), &self.large_writes)
             && own.is_none()
         {
-            own = streamed.write_of(row, lock)?;
+            own = large_writes.write_of(row, lock)?;
         }
         match own {
             Some(Mutation::Put(value)) => Ok(Some(value)),

@@ -50,7 +50,7 @@ pub(in crate::store) type ScanSources = (Option<write_set::WriteSetRange>, Optio
 impl Scan {
     pub(in crate::store) fn new(store: &Store, reader: &Arc<ActiveReader>, what: Result<ScanSources>) -> Self {
         let ahead = match what {
-            Ok((own, streamed, range)) => MergeCursor::new(&reader.view, own, streamed, range),
+            Ok((own, large_writes, range)) => MergeCursor::new(&reader.view, own, large_writes, range),
             Err(error) => MergeCursor { failed: Some(error), ended: false, ..MergeCursor::empty() },
         };
         Self { store: store.clone(), reader: Arc::clone(reader), ahead }
@@ -62,7 +62,7 @@ impl Scan {
     ///
     /// The iterator copies each row; for short rows, the copy takes as long as finding the row.
     /// This call lends values of up to 255 bytes
-    /// ([`SHORT_VALUE_MAX_BYTES`](crate::row::SHORT_VALUE_MAX_BYTES)) without a copy, unless locks
+    /// ([`MAX_SHORT_VALUE_BYTES`](crate::row::MAX_SHORT_VALUE_BYTES)) without a copy, unless locks
     /// or own writes have to be merged. `on_row` may read and write the store; while `on_row` runs,
     /// what the scan has read stays in memory. If reads are timed
     /// ([`Builder::track_read_timing`](crate::store::Builder::track_read_timing)), the time of

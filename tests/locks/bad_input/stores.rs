@@ -7,7 +7,8 @@ use percolite::engine::sim::SimStorage;
 use percolite::env::SystemEnv;
 use percolite::oracle::MemoryOracle;
 use percolite::{
-    ErrorKind, LockOptions, LockWaitPolicy, Result, SharedConfig, SleepingLockWaiter, Store, Timestamp, Txn, TxnOptions,
+    ErrorKind, LockOptions, LockWaitPolicy, Result, SharedConfig, SleepingRowLockWaiter, Store, Timestamp, Txn,
+    TxnOptions,
 };
 
 use super::{HOUR, assert_refused, put};
@@ -93,7 +94,7 @@ fn a_store_on_a_shared_engine_takes_no_locks() {
     let config = SharedConfig {
         engine: Arc::new(SimStorage::new().shared_engine()),
         oracle: Arc::new(MemoryOracle::new(Arc::<SystemEnv>::default())),
-        waiter: Arc::new(SleepingLockWaiter(Arc::new(SystemEnv::default()))),
+        waiter: Arc::new(SleepingRowLockWaiter(Arc::new(SystemEnv::default()))),
         ttl_ms: 3000,
     };
     let store = Store::builder().open_shared(config).unwrap();

@@ -34,7 +34,7 @@ fn bench_checker(criterion: &mut Criterion) {
     let many = interned(&history(1, &shape(0.02)));
     for (name, history) in [("check", few), ("check-unknown", many)] {
         let report = check(&history);
-        assert_eq!(report.verdict, CheckResult::Consistent, "{report}");
+        assert_eq!(report.result, CheckResult::Consistent, "{report}");
         group.bench_function(name, |bencher| bencher.iter(|| check(&history)));
     }
 }

@@ -41,8 +41,8 @@ impl Env for FastEnv {
         self.system.sleep(duration / self.speed);
     }
 
-    fn spin_until(&self, is_over: &dyn Fn() -> bool) {
-        self.system.spin_until(is_over);
+    fn yield_until(&self, is_done: &dyn Fn() -> bool) {
+        self.system.yield_until(is_done);
     }
 
     fn parker(&self) -> Arc<dyn Parker> {

@@ -84,7 +84,7 @@ impl LayerResult {
         self.progress.is_some_and(|TableProgress { done, total: of }| done >= of)
     }
 
-    /// What the report must add to the verdict: parts not run, and an incomplete case list.
+    /// What the report must add to the result: parts not run, and an incomplete case list.
     pub fn caveats(&self) -> Vec<String> {
         let part = self.progress.filter(|_| !self.is_complete());
         let part =

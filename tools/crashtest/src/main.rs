@@ -272,7 +272,7 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         writeln!(output, "{report}")
     };
     ignore_broken_pipe(written)?;
-    Ok(if report.verdict == CheckResult::Consistent { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.result == CheckResult::Consistent { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A closed pipe is no error: a reader such as `head` may end early, and the exit code is still

@@ -310,7 +310,7 @@ fn reopen(store_dir: &Path) -> Result<Arc<DirectoryEngine>, EngineError> {
 }
 
 fn store_builder(target: &StoreUnderTest<'_>) -> Builder {
-    Store::builder().commit_protocol(target.config.protocol).durability(Durability::Sync).conflict_cache_rows(64)
+    Store::builder().commit_protocol(target.config.protocol).durability(Durability::Sync).conflict_set_rows(64)
 }
 
 fn report(found: &mut StoreReport, invariant: &'static str, details: impl Into<String>) {

@@ -29,7 +29,7 @@ fn names(lines: &str) -> Vec<Anomaly> {
 
 fn is_fine(lines: &str) {
     let report = report(lines);
-    assert_eq!(report.verdict, CheckResult::Consistent, "{report}");
+    assert_eq!(report.result, CheckResult::Consistent, "{report}");
 }
 
 #[test]
@@ -370,9 +370,9 @@ fn an_unknown_outcome_needs_an_unused_timestamp() {
 
 #[test]
 fn nothing_committed_is_nothing_checked() {
-    assert_eq!(report("").verdict, CheckResult::NothingChecked);
+    assert_eq!(report("").result, CheckResult::NothingChecked);
     let aborted = r#"{"session":1,"read_ts":3,"outcome":"aborted","ops":[["w","x","1"]]}"#;
-    assert_eq!(report(aborted).verdict, CheckResult::NothingChecked);
+    assert_eq!(report(aborted).result, CheckResult::NothingChecked);
 }
 
 #[test]

@@ -25,8 +25,8 @@ use crate::support::{interned, report, seed, text};
 
 #[track_caller]
 fn compare(lines: &[Line]) -> bool {
-    let (verdict, valid) = (quick_check(&interned(lines)), is_valid(lines));
-    assert_eq!(verdict != CheckResult::Violated, valid, "brute force disagrees\n{}\n{}", text(lines), report(lines));
+    let (result, valid) = (quick_check(&interned(lines)), is_valid(lines));
+    assert_eq!(result != CheckResult::Violated, valid, "brute force disagrees\n{}\n{}", text(lines), report(lines));
     valid
 }
 

@@ -64,7 +64,7 @@ fn the_report_can_be_json() {
     let output = check(&["--json", "-"], STALE);
     assert_eq!(output.status.code(), Some(1));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report["verdict"], "violated");
+    assert_eq!(report["result"], "violated");
     assert_eq!(report["violations"][0]["anomaly"], "stale-read");
     assert_eq!(report["violations"][0]["transactions"], serde_json::json!([1, 2]));
 }

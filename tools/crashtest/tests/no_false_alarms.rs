@@ -28,7 +28,7 @@ fn valid_histories_have_no_violation() {
         let lines = history(seed + number, &shape);
         let report = report(&lines);
         seen += report.inferred_committed;
-        assert_ne!(report.verdict, CheckResult::Violated, "number {number}\n{}\n{report}", text(&lines));
+        assert_ne!(report.result, CheckResult::Violated, "number {number}\n{}\n{report}", text(&lines));
     }
     println!("{HISTORIES} histories, {seen} commits inferred");
     assert!(seen as u64 > HISTORIES / 10, "too few unknown outcomes were observed");

@@ -15,7 +15,7 @@ use super::writers::Writers;
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The result.
-    pub verdict: CheckResult,
+    pub result: CheckResult,
     /// The number of transactions.
     pub transactions: usize,
     /// How many were acknowledged as committed.
@@ -91,7 +91,7 @@ impl Report {
     ) -> Self {
         let count = |outcome| history.transactions().iter().filter(|txn| txn.outcome == outcome).count();
         Self {
-            verdict: CheckResult::of(history, violations.is_empty()),
+            result: CheckResult::of(history, violations.is_empty()),
             transactions: history.transactions().len(),
             committed: count(Outcome::Committed),
             aborted: count(Outcome::Aborted),
@@ -136,7 +136,7 @@ impl fmt::Display for Report {
         if *inferred_committed > 0 {
             write!(f, " ({inferred_committed} of them inferred to be committed)")?;
         }
-        match self.verdict {
+        match self.result {
             CheckResult::Consistent => write!(f, "; consistent with snapshot isolation"),
             CheckResult::Violated => match self.violations.len() + self.more_violations {
                 1 => write!(f, "; 1 violation"),

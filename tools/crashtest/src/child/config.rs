@@ -53,7 +53,7 @@ pub struct ChildConfig {
     /// On average half of the transactions wait before their commit, up to this many milliseconds.
     pub think_ms: usize,
     /// Rows in the store's conflict set.
-    pub conflict_cache_rows: usize,
+    pub conflict_set_rows: usize,
     /// Transactions above this many bytes are large.
     pub large_transaction_bytes: usize,
     /// History retention in milliseconds; `None` leaves it unchanged.
@@ -102,7 +102,7 @@ impl Default for ChildConfig {
             filler_bytes: 0,
             sync_every: SYNC_EVERY,
             think_ms: 0,
-            conflict_cache_rows: 64,
+            conflict_set_rows: 64,
             large_transaction_bytes: 16 << 20,
             history_ms: None,
             drop_every: 0,

@@ -105,7 +105,7 @@ fn open_store(config: &ChildConfig, recorder: &PipeRecorder) -> Result<OpenStore
         .commit_protocol(config.protocol())
         .durability(config.durability())
         .env(Arc::clone(&runtime) as Arc<dyn Env>)
-        .conflict_cache_rows(config.conflict_cache_rows)
+        .conflict_set_rows(config.conflict_set_rows)
         .large_transaction_bytes(config.large_transaction_bytes)
         .background_resolve(config.background_resolve)
         .admission_limit(4)

@@ -65,7 +65,7 @@ pub fn random_config(case: &Case, store_dir: &Path, mutant: Option<&str>, rng: &
         } else {
             16 << 20
         },
-        conflict_cache_rows: if is_about_gc { 4 } else { [4, 4096][rng.below(2)] },
+        conflict_set_rows: if is_about_gc { 4 } else { [4, 4096][rng.below(2)] },
         mutant: mutant.map(str::to_owned),
         ..ChildConfig::default()
     };

@@ -142,7 +142,7 @@ pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
     let store = Store::builder()
         .durability(Durability::Sync)
         .background_resolve(false)
-        .conflict_cache_rows(64)
+        .conflict_set_rows(64)
         .large_transaction_bytes(large_transaction_bytes)
         .env(Arc::new(env))
         .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;

@@ -284,7 +284,7 @@ fn builder() -> percolite::Builder {
         .durability(Durability::Buffered)
         .write_buffer_bytes(4 << 20)
         .block_cache_bytes(1 << 20)
-        .conflict_cache_rows(64)
+        .conflict_set_rows(64)
 }
 
 fn bytes_of(file: &mut fs::File) -> std::io::Result<Vec<u8>> {

@@ -12,14 +12,14 @@ use crate::run_report::RunReport;
 use super::coverage::{self, Coverage};
 use super::format::{count, number, time, truncate};
 use super::plot::{self, Plot};
-use super::verdict::{RunVerdict, layer_verdict};
+use super::run_result::{RunResult, layer_word};
 use crate::layer_result::float;
 
 const STYLE: &str = include_str!("style.css");
 
 /// The page.
 pub fn page(run: &RunReport) -> anyhow::Result<String> {
-    let verdict = RunVerdict::of(run);
+    let result = RunResult::of(run);
     let coverage = Coverage::of(run);
     let layer = |name: &str| run.layers.iter().find(|layer| layer.layer == name);
     let (kill, sweep) = (layer("kill"), layer("log-damage"));
@@ -32,11 +32,11 @@ pub fn page(run: &RunReport) -> anyhow::Result<String> {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { "percolite-crashtest: " (verdict.word()) }
+                title { "percolite-crashtest: " (result.word()) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                header { (headline(run, &verdict)) }
+                header { (headline(run, &result)) }
                 main {
                     (tiles(run, &coverage))
                     (failures(run))
@@ -67,11 +67,11 @@ const STAIRCASE_KEY: [(&str, &str); 2] = [("blue", "recovered"), ("red", "acknow
 const MUTANTS: &str = "Mutation tests: the time until each layer found a known mistake, and in how many \
     of its cases. Layers run from left to right until one has found it.";
 
-fn headline(run: &RunReport, verdict: &RunVerdict) -> Markup {
+fn headline(run: &RunReport, result: &RunResult) -> Markup {
     let RunReport { version, started: began, command, .. } = run;
     html! {
-        h1.good[verdict.passed()].bad[!verdict.passed()] {
-            span.word { (verdict.word()) } " " (verdict.summary())
+        h1.good[result.passed()].bad[!result.passed()] {
+            span.word { (result.word()) } " " (result.summary())
         }
         dl {
             div { dt { "began" } dd { time datetime=(began) { (began) } } }
@@ -171,7 +171,7 @@ fn layers(layers: &[LayerResult]) -> Markup {
             td.number { (count(layer.failures.len() as u64)) }
             td.number { (time(layer.seconds)) }
             td.text {
-                strong.good[layer.passed() && layer.skipped.is_none()].bad[!layer.passed()] { (layer_verdict(layer)) }
+                strong.good[layer.passed() && layer.skipped.is_none()].bad[!layer.passed()] { (layer_word(layer)) }
                 @for error in layer.skipped.iter().cloned().chain(layer.caveats()) { " (" (error) ")" }
             }
         }
@@ -181,7 +181,7 @@ fn layers(layers: &[LayerResult]) -> Markup {
             thead { tr {
                 th scope="col" { "layer" }
                 @for column in columns { th.number scope="col" { (column) } }
-                th.text scope="col" { "verdict" }
+                th.text scope="col" { "result" }
             } }
             tbody { @for layer in layers { tr { (row(layer)) } } }
         } }

@@ -8,7 +8,7 @@
 //! | file | content |
 //! |---|---|
 //! | `merge` | merges several runs |
-//! | `verdict` | whether the run passed, and if not, why not |
+//! | `run_result` | whether the run passed, and if not, why not |
 //! | `terminal` | the table on the terminal |
 //! | `html`, `coverage`, `plot` | the page, its coloured tables, and its drawings |
 //! | `format` | numbers and times |
@@ -18,10 +18,10 @@ mod format;
 mod html;
 mod merge;
 mod plot;
+mod run_result;
 mod terminal;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -34,7 +34,7 @@ use serde::Serialize;
 
 use crate::run_report::RunReport;
 use format::plural;
-use verdict::RunVerdict;
+use run_result::RunResult;
 
 pub use plot::{LOG_ACKNOWLEDGED, LOG_OFFSET, LOG_RECOVERED, RECOVERY_LOCKS, RECOVERY_SECONDS};
 pub use terminal::print;
@@ -68,7 +68,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     for path in write(&run, &args.out)? {
         let _ = writeln!(io::stdout(), "{}", path.display());
     }
-    Ok(if RunVerdict::of(&run).passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if RunResult::of(&run).passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Writes `report.json` and `report.html` into a directory, and returns their paths.
@@ -85,7 +85,7 @@ pub fn write(run: &RunReport, dir: &Path) -> anyhow::Result<[PathBuf; 2]> {
     Ok(paths)
 }
 
-/// The run report with its verdict; reading it as [`RunReport`] ignores the verdict.
+/// The run report with its result; reading it as [`RunReport`] ignores the result.
 #[derive(Serialize)]
 struct ReportJson<'a> {
     passed: bool,
@@ -95,8 +95,8 @@ struct ReportJson<'a> {
 }
 
 fn json(run: &RunReport) -> anyhow::Result<String> {
-    let verdict = RunVerdict::of(run);
-    let report = ReportJson { passed: verdict.passed(), reasons: verdict.reasons, run };
+    let result = RunResult::of(run);
+    let report = ReportJson { passed: result.passed(), reasons: result.reasons, run };
     Ok(serde_json::to_string_pretty(&report)? + "\n")
 }
 

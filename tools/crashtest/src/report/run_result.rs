@@ -8,8 +8,8 @@ use crate::run_report::RunReport;
 
 use super::format::plural;
 
-/// The verdict of a run. See the [module](self).
-pub struct RunVerdict {
+/// The result of a run. See the [module](self).
+pub struct RunResult {
     /// The reasons why it failed.
     pub reasons: Vec<String>,
     interrupted: bool,
@@ -19,8 +19,8 @@ pub struct RunVerdict {
     caveats: Vec<String>,
 }
 
-impl RunVerdict {
-    /// The verdict of a run.
+impl RunResult {
+    /// The result of a run.
     pub fn of(run: &RunReport) -> Self {
         let mut reasons = Vec::new();
         let failures = run.layers.iter().map(|layer| layer.failures.len()).sum();
@@ -59,7 +59,7 @@ impl RunVerdict {
         self.reasons.is_empty() && !self.interrupted
     }
 
-    /// The verdict in a word.
+    /// The result in a word.
     pub fn word(&self) -> &'static str {
         match (self.reasons.is_empty(), self.interrupted) {
             (true, false) => "PASSED",
@@ -68,7 +68,7 @@ impl RunVerdict {
         }
     }
 
-    /// The verdict in a sentence.
+    /// The result in a sentence.
     pub fn summary(&self) -> String {
         let mut text = match (self.reasons.is_empty(), self.interrupted) {
             (true, false) => "all invariants held".into(),
@@ -83,8 +83,8 @@ impl RunVerdict {
     }
 }
 
-/// The verdict of one layer, in a word.
-pub fn layer_verdict(layer: &LayerResult) -> &'static str {
+/// The result of one layer, in a word.
+pub fn layer_word(layer: &LayerResult) -> &'static str {
     match (layer.passed(), &layer.skipped) {
         (true, Some(_)) => "SKIPPED",
         (true, None) => "passed",

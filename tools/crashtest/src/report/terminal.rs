@@ -1,6 +1,6 @@
 //! The summary on the terminal, printed at the end of every run.
 //!
-//! The verdict comes first and again last, because the last line stays visible.
+//! The result comes first and again last, because the last line stays visible.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ use crate::run_report::{MutantResult, RunReport};
 use crate::terminal_table;
 
 use super::format::{count, plural, time, truncate};
-use super::verdict::{RunVerdict, layer_verdict};
+use super::run_result::{RunResult, layer_word};
 
 /// Prints the summary; a closed pipe is no error.
 pub fn print(run: &RunReport) {
@@ -32,8 +32,8 @@ pub fn summary(run: &RunReport) -> String {
 }
 
 fn write_summary(out: &mut String, run: &RunReport) -> std::fmt::Result {
-    let verdict = RunVerdict::of(run);
-    let line = format!("{}: {}", verdict.word(), verdict.summary());
+    let result = RunResult::of(run);
+    let line = format!("{}: {}", result.word(), result.summary());
     writeln!(out, "{line}")?;
     let RunReport { version, started: began, command, .. } = run;
     writeln!(out, "{command}, version {version}, began {began}, took {}", time(run.seconds))?;
@@ -81,8 +81,8 @@ fn write_failure(out: &mut String, failure: &Failure) -> std::fmt::Result {
 
 fn layers(layers: &[LayerResult]) -> Table {
     let numbers = ["cases", "txns", "acked", "lost", "unacked", "kills", "failed", "time"];
-    let mut table = table(&["layer"], &numbers, &["verdict"]);
-    // A narrow terminal may break only times and verdicts, which have spaces.
+    let mut table = table(&["layer"], &numbers, &["result"]);
+    // A narrow terminal may break only times and results, which have spaces.
     for column in table.column_iter_mut().take(numbers.len()) {
         column.set_constraint(ColumnConstraint::ContentWidth);
     }
@@ -102,7 +102,7 @@ fn layers(layers: &[LayerResult]) -> Table {
             count(layer.kills()),
             count(layer.failures.len() as u64),
             time(layer.seconds),
-            layer_verdict(layer).to_owned() + &reason,
+            layer_word(layer).to_owned() + &reason,
         ]);
     }
     table
@@ -117,8 +117,8 @@ fn mutants(mutants: &[MutantResult]) -> Table {
             trial.map_or("–".into(), |trial| if trial.found > 0 { time(trial.seconds) } else { "no".into() })
         });
         let invariant = mutant.invariant.clone().unwrap_or_default();
-        let verdict = if mutant.found_by.is_some() { invariant } else { "SURVIVED".into() };
-        table.add_row([mutant.mutant.clone()].into_iter().chain(found).chain([verdict]));
+        let result = if mutant.found_by.is_some() { invariant } else { "SURVIVED".into() };
+        table.add_row([mutant.mutant.clone()].into_iter().chain(found).chain([result]));
     }
     table
 }

@@ -201,8 +201,8 @@ fn merge_adds_runs() {
 #[test]
 fn the_verdict_says_what_is_missing() {
     let sentence = |run: &RunReport| {
-        let verdict = RunVerdict::of(run);
-        format!("{} {}", verdict.word(), verdict.summary())
+        let result = RunResult::of(run);
+        format!("{} {}", result.word(), result.summary())
     };
     assert_eq!(sentence(&sample()), "PASSED all invariants held; skipped: powercut");
     assert_eq!(sentence(&RunReport::default()), "FAILED nothing was run");

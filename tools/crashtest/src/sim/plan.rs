@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use percolite::crashtest::CrashPoint;
-use percolite::engine::PAGE_BYTES_MAX;
+use percolite::engine::MAX_PAGE_BYTES;
 use percolite::internal::coordinator::HistoryRetention;
 use percolite::{CommitProtocol, Durability};
 
@@ -72,7 +72,7 @@ pub struct SimPlan {
     pub mixed_configs: bool,
     pub durability: Durability,
     pub background_resolve: bool,
-    pub conflict_cache_rows: usize,
+    pub conflict_set_rows: usize,
     /// The maximum number of rows that one batch of the engine may have.
     pub batch_rows_max: usize,
     pub admission_limit: usize,
@@ -171,7 +171,7 @@ impl SimPlan {
             mixed_configs: rng.one_in(4),
             durability: if rng.one_in(3) { Durability::Buffered } else { Durability::Sync },
             background_resolve: !rng.one_in(3),
-            conflict_cache_rows: [1, 4, 64, 4096][rng.below(4)],
+            conflict_set_rows: [1, 4, 64, 4096][rng.below(4)],
             batch_rows_max: [usize::MAX, usize::MAX, 2, 3][rng.below(4)],
             admission_limit: 2 + rng.below(6),
             sync_time: Duration::from_micros([0, 0, 300, 1000][rng.below(4)]),
@@ -187,7 +187,7 @@ impl SimPlan {
             restores: rng.one_in(4),
             focus: None,
             memtable_bytes: [2000, 20_000, 1 << 20][rng.below(3)],
-            page_limits: if rng.one_in(4) { (usize::MAX, PAGE_BYTES_MAX) } else { (2, 64) },
+            page_limits: if rng.one_in(4) { (usize::MAX, MAX_PAGE_BYTES) } else { (2, 64) },
             closes_while_busy: rng.one_in(2),
             crash_points: Vec::new(),
             visits_max: [1, 3, 40][rng.below(3)],
@@ -257,7 +257,7 @@ impl SimPlan {
             }
             Focus::ExpireDuringCommit => {
                 self.workload = workload::SET;
-                (self.conflict_cache_rows, self.restores) = (1, false);
+                (self.conflict_set_rows, self.restores) = (1, false);
                 (self.max_snapshot_age, self.retention) = (Some(SHORT_AGE_LIMIT), [HistoryRetention::Unchanged; 3]);
             }
         }

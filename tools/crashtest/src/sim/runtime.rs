@@ -41,9 +41,9 @@ impl Env for SimRuntime {
         self.scheduler.sleep(duration);
     }
 
-    fn spin_until(&self, is_over: &dyn Fn() -> bool) {
+    fn yield_until(&self, is_done: &dyn Fn() -> bool) {
         for _ in 0..self.scheduler.random() % YIELDS_MAX {
-            if is_over() {
+            if is_done() {
                 return;
             }
             self.scheduler.yield_point("spin");

@@ -11,7 +11,7 @@ use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::unreliable::{Faults, FaultyEngine};
 use percolite::engine::{Engine, EngineError};
 use percolite::oracle::{MemoryOracle, Oracle};
-use percolite::{SharedConfig, SleepingLockWaiter, Store, Timestamp};
+use percolite::{SharedConfig, SleepingRowLockWaiter, Store, Timestamp};
 
 use super::engine::{ProcessDead, ScheduledEngine, is_dead};
 use super::plan::{Crash, INCARNATIONS_MAX, SimPlan};
@@ -132,7 +132,7 @@ impl<'a> Shared<'a> {
             .open_shared(SharedConfig {
                 engine: Arc::<ScheduledEngine<Network>>::clone(&engine) as Arc<dyn Engine>,
                 oracle: Arc::<SimOracle>::clone(&self.oracle) as Arc<dyn Oracle>,
-                waiter: Arc::new(SleepingLockWaiter(runtime)),
+                waiter: Arc::new(SleepingRowLockWaiter(runtime)),
                 ttl_ms: self.plan.ttl_ms,
             })
             .map_err(|error| error.to_string())?;

@@ -22,7 +22,7 @@ mod rows;
 mod shared;
 mod spec;
 
-use percolite::row::{Mutation, SHORT_VALUE_MAX_BYTES};
+use percolite::row::{MAX_SHORT_VALUE_BYTES, Mutation};
 
 use crate::embedded::Embedded;
 use crate::explore::{Coverage, explore};
@@ -42,7 +42,7 @@ fn put() -> Mutation {
 
 /// A value that is too long to be stored in the lock.
 fn long() -> Mutation {
-    Mutation::Put(vec![0; SHORT_VALUE_MAX_BYTES + 1].into())
+    Mutation::Put(vec![0; MAX_SHORT_VALUE_BYTES + 1].into())
 }
 
 fn two_phase<const N: usize>(writes: [(usize, Mutation); N]) -> Script {

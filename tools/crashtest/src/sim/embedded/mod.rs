@@ -213,7 +213,7 @@ impl<'a> Embedded<'a> {
             .durability(self.plan.durability)
             .commit_protocol(self.plan.protocol)
             .background_resolve(self.plan.background_resolve)
-            .conflict_cache_rows(self.plan.conflict_cache_rows)
+            .conflict_set_rows(self.plan.conflict_set_rows)
             .admission_limit(self.plan.admission_limit)
             .large_transaction_bytes(self.plan.large_transaction_bytes)
             .open_engine(Process::clone(engine) as Arc<dyn Engine>);

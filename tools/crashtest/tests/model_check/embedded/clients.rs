@@ -6,7 +6,7 @@ use percolite::Timestamp;
 use percolite::internal::protocol::{
     CommitRow, OnePhase, Prewrite, Rollback, Step, commit, delete_txn_record, one_phase, prewrite, release_lock,
 };
-use percolite::row::{CellChange, Lock, Mutation, RowChange, RowState, SHORT_VALUE_MAX_BYTES, TxnId};
+use percolite::row::{CellChange, Lock, MAX_SHORT_VALUE_BYTES, Mutation, RowChange, RowState, TxnId};
 
 use super::{Embedded, Phase, State, Stepped};
 use crate::rows::key;
@@ -56,7 +56,7 @@ impl Embedded {
     /// because a replaced value may be out of line. Otherwise it assumes an empty row, which the
     /// preconditions check.
     fn assumed_row(&self, state: &State, row: usize, start_ts: Timestamp) -> RowState {
-        let is_long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
+        let is_long = |mutation: &Mutation| mutation.value_bytes() > MAX_SHORT_VALUE_BYTES;
         let long_values = self.scripts.iter().any(|script| script.writes.iter().any(|(_, m)| is_long(m)));
         if long_values { state.now().rows.read(row, start_ts) } else { RowState::default() }
     }
