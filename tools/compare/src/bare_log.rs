@@ -216,9 +216,7 @@ impl Commits {
         state.counts.commits += commits as u64;
         let more = state.waiting > 0;
         drop(state);
-        if commits > 1 {
-            self.synced[sync % WAKE_SLOTS].notify_all();
-        }
+        self.synced[sync % WAKE_SLOTS].notify_all();
         if more {
             self.submitted.notify_one();
         }

@@ -27,7 +27,7 @@ fn modes() -> impl Iterator<Item = [LockMode; 3]> {
     (0..8_u8).map(move |bits| [of(bits & 1 > 0), of(bits & 2 > 0), of(bits & 4 > 0)])
 }
 
-/// The definition of "lock: fencing" and "lock: visibility".
+/// Whether the commits violate "lock: fencing" or "lock: visibility", by their definitions.
 fn violates_fencing(grants: &[GrantInterval], commits: &[FencedOp]) -> bool {
     let mode = |token: u64| grants.iter().find(|grant| grant.token == token).unwrap().mode;
     let excludes = |one: u64, other: u64| conflict(mode(one), mode(other));
@@ -61,7 +61,7 @@ fn matches_definition_on_3_grants_4_commits() {
     for modes in modes() {
         let grants: Vec<GrantInterval> =
             modes.into_iter().zip(TOKENS).map(|(mode, token)| grant(mode, token, [0; 3])).collect();
-        // The order of commits does not matter, so one order of each four is enough.
+        // The order of the four commits does not matter, so each set of four is tried in one order.
         for a in 0..menu.len() {
             for b in a..menu.len() {
                 for c in b..menu.len() {
@@ -140,15 +140,27 @@ fn requests_without_wait_pass_no_waiter() {
     assert_eq!(passed(false), []);
 }
 
+fn taken(request: u64, mode: LockMode, token: u64) -> [LockEvent; 2] {
+    let (name, at) = ("name".to_owned(), LogicalTime::default());
+    [
+        LockEvent::Requested { request, name, mode, no_wait: false, at },
+        LockEvent::Granted { request, token, id: Some(request), at, term: None },
+    ]
+}
+
+#[test]
+fn a_token_of_two_excluding_grants_is_a_violation() {
+    for (later, token, violations) in
+        [(LockMode::Exclusive, 10, 1), (LockMode::Exclusive, 20, 0), (LockMode::Shared, 10, 0)]
+    {
+        let events = [taken(1, LockMode::Shared, 10), taken(2, later, token)].concat();
+        let found: Vec<_> = replay(&events).violations.iter().map(|violation| violation.invariant.clone()).collect();
+        assert_eq!(found, vec!["lock: token order"; violations], "{later} {token}");
+    }
+}
+
 #[test]
 fn only_an_excluding_holder_must_see_durable_commits() {
-    let taken = |request, mode, token| {
-        let (name, at) = ("name".to_owned(), LogicalTime::default());
-        [
-            LockEvent::Requested { request, name, mode, no_wait: false, at },
-            LockEvent::Granted { request, token, id: Some(request), at, term: None },
-        ]
-    };
     for (later, violations) in [(LockMode::Shared, 0), (LockMode::Exclusive, 1)] {
         let mut events = [taken(1, LockMode::Shared, 10), taken(2, later, 20)].concat();
         let commit = LockCommit { number: 1, name: "name".into(), token: 10, durable: true, ..LockCommit::default() };

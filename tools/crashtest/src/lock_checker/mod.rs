@@ -7,8 +7,8 @@
 //! - token order: of two conflicting grants the later has the greater token;
 //! - fencing: a fenced commit lies between its token and the next conflicting token;
 //! - visibility: a fenced transaction sees every commit fenced by earlier conflicting tokens;
-//! - queue order: a request that must not wait overtakes no earlier conflicting request; the ids of
-//!   requests have the order in which requests came, and tokens the order of the grants.
+//! - queue order: a grant whose request must not wait has a greater token than every conflicting
+//!   grant that was requested before it, in the order of the ids of the requests.
 
 mod replay;
 
@@ -34,8 +34,8 @@ pub struct GrantInterval {
     pub requested_at: Option<LogicalTime>,
     /// A time after the grant was returned.
     pub from: LogicalTime,
-    /// The interval ends before the next attempt to end the grant, and before its lease or
-    /// incarnation ends.
+    /// The first of these: the next attempt to end the grant, the earliest end of its lease, and
+    /// the end of its incarnation.
     pub until: LogicalTime,
     /// The number of the request in its incarnation; `None` if it was not recorded, and in all
     /// intervals of a grant but the first.
@@ -167,7 +167,7 @@ fn check_tokens(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut seen: BTreeMap<u64, &GrantInterval> = BTreeMap::new();
     for grant in by_request {
         if let Some(other) = seen.insert(grant.token, grant).filter(|other| conflict(other.mode, grant.mode)) {
-            // Two intervals of the same grant are no violation.
+            // Two entries with the same request are one grant.
             if (other.id, other.requested_at) != (grant.id, grant.requested_at) {
                 violations.push(Violation::new(
                     "lock: token order",
@@ -224,8 +224,8 @@ fn check_fencing(grants: &[(u64, LockMode)], commits: &[&FencedOp], found: &mut 
     let mut next = [std::cmp::Reverse(u64::MAX); CLASSES];
     for group in grants.chunk_by(|one, other| one.0 == other.0).rev() {
         for (token, mode) in group {
-            // `limit` is the smallest conflicting token above this one.
             let excludes = |at: &usize| *at != mode_class(*mode) || *mode == LockMode::Exclusive;
+            // `limit` is the smallest conflicting token above this one.
             let limit = (0..CLASSES).filter(excludes).map(|at| next[at].0).min().unwrap_or(u64::MAX);
             while commits.next_if(|op| op.token > *token).is_some() {}
             while let Some(op) = commits.next_if(|op| op.token == *token) {

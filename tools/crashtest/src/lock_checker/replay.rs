@@ -53,9 +53,9 @@ struct Grant {
     requested_at: Option<LogicalTime>,
     id: Option<u64>,
     no_wait: bool,
-    /// The start of each interval of the grant: at the grant, after each failed conversion, and in
-    /// each later incarnation. With each start come the numbers of the end attempts that had failed
-    /// by then; these do not end the interval.
+    /// The start of each interval of the grant: the grant itself, each failed conversion, and each
+    /// later opening at which its lease continues. Beside each start are the numbers of the end
+    /// attempts that had failed by then and so do not end the interval.
     start_times: Vec<(LogicalTime, Vec<u64>)>,
     end_attempts: Vec<(u64, LogicalTime)>,
     is_over: bool,
@@ -108,6 +108,7 @@ struct Replay {
     reads: Vec<LockRead>,
     not_held: Vec<(String, u64, u64, LogicalTime)>,
     store_gone: Option<LogicalTime>,
+    violations: Vec<Violation>,
 }
 
 /// The lock history of these events.
@@ -184,6 +185,11 @@ impl Replay {
         if let Some(term) = term {
             grant.extend(term);
         }
+        // The history has one grant for each token, so a second one must be found here.
+        if let Some(other) = self.grants.get(&(name.clone(), token)).filter(|other| conflict(other.mode, mode)) {
+            let details = format!("two grants with one token: {other:?} and {grant:?}");
+            self.violations.push(Violation::new("lock: token order", details));
+        }
         self.grants.insert((name, token), grant);
     }
 
@@ -215,8 +221,9 @@ impl Replay {
         }
     }
 
-    fn history(self) -> LockHistory {
-        let mut history = LockHistory { requests: self.requests.len() as u64, ..LockHistory::default() };
+    fn history(mut self) -> LockHistory {
+        let violations = std::mem::take(&mut self.violations);
+        let mut history = LockHistory { requests: self.requests.len() as u64, violations, ..LockHistory::default() };
         for (name, token, by, at) in &self.not_held {
             let grant = self.grants.get(&(name.clone(), *token));
             if let Some(grant) = grant.filter(|grant| grant.is_held_at(*at, *by)) {
