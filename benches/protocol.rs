@@ -71,7 +71,7 @@ fn steps(criterion: &mut Criterion) {
         commit_ts,
         keep_txn_record: true,
         keep_old_version: false,
-        record_lock_only: false,
+        on_shared_engine: false,
     };
     measure(criterion, "commit", || commit(black_box(&locked), black_box(&request)));
 
@@ -79,7 +79,7 @@ fn steps(criterion: &mut Criterion) {
     measure(criterion, "one-phase", || one_phase(black_box(&unlocked), black_box(&request)));
 
     let status = TxnStatus::Committed(commit_ts);
-    let request = Resolve { row: row.clone(), txn, status, keep_old_version: false, record_lock_only: false };
+    let request = Resolve { row: row.clone(), txn, status, keep_old_version: false, on_shared_engine: false };
     measure(criterion, "resolve", || resolve(black_box(&locked), black_box(&request)));
 }
 

@@ -57,7 +57,6 @@ async fn main() -> anyhow::Result<()> {
     let before = shop.store.snapshot().await?;
 
     // 40 customers, 30 teapots: whatever the order of the tasks, 30 orders succeed.
-
     let orders = (0..CUSTOMERS).map(|customer| {
         let shop = shop.clone();
         tokio::spawn(async move { shop.order(customer, "teapot").await })

@@ -42,7 +42,8 @@ fn write_history(store: &Store, hot: &Keyspace, versions: u32) -> percolite::Res
     Ok(())
 }
 
-/// Compares reads of rows of which one has a history with reads of rows without one.
+/// Compares reads in `hot`, where one row has many versions, with reads in `cold`, where every row
+/// has one.
 fn compare_reads(store: &Store, hot: &Keyspace, cold: &Keyspace) -> percolite::Result<()> {
     let snapshot = store.snapshot()?;
     print_ratio("a read of the row", hot, cold, |rows| {

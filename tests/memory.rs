@@ -40,7 +40,7 @@ const VALUE_BYTES: usize = 100;
 /// bytes and the bytes that the store reports.
 fn overhead(rows: u64, batch: u64) -> (f64, f64) {
     let directory = tempfile::tempdir().unwrap();
-    // No flush and no GC runs meanwhile.
+    // The write buffer is larger than all rows together, so no flush takes any out of memory.
     let builder =
         Store::builder().durability(Durability::Buffered).write_buffer_bytes(1 << 30).background_resolve(false);
     let store = builder.open(directory.path()).unwrap();

@@ -182,8 +182,8 @@ fn a_label_is_kept_for_a_while_after_its_transaction() {
     let mut late = store.begin().unwrap();
     late.put(&rows, "a", "late").unwrap();
     store.transact_with(TxnOptions::with_label("early"), |txn| txn.put(&rows, "a", "early")).unwrap();
-    // Enough for many cleanups of the list of active transactions. The first one removes the ended
-    // transaction, but keeps its label.
+    // New transactions cause cleanups of the list of active ones. The first cleanup removes the
+    // ended `early`; its label must survive that cleanup and the later ones.
     for _ in 0..5000 {
         drop(store.begin().unwrap());
     }

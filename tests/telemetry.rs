@@ -328,7 +328,7 @@ fn an_orderly_close_warns_of_nothing(recorded: &Recorded) {
         }
         drop(reader);
         store.close().unwrap();
-        // The background deletes all dropped keyspaces.
+        // The background of this incarnation has the rows of the dropped keyspaces to delete.
         let store = builder().open_in_memory(&memory).unwrap();
         let rows = store.keyspace("rows").unwrap();
         store.transact(|txn| (0..100_u8).try_for_each(|key| txn.put(&rows, [key], [7; 500]))).unwrap();

@@ -160,7 +160,7 @@ impl SharedCoordinator {
 
     fn resolve_row(&self, row: &RowKey, txn: TxnId, status: TxnStatus) -> Result<()> {
         crash_point!(ResolveStatusKnown if status != TxnStatus::Pending);
-        let request = Resolve { row: row.clone(), txn, status, keep_old_version: true, record_lock_only: true };
+        let request = Resolve { row: row.clone(), txn, status, keep_old_version: true, on_shared_engine: true };
         let done = self.run_step(row, txn.start_ts, None, |as_read| resolve(as_read, &request))?;
         done.map_err(|error| step_error(row, error, txn.start_ts))?;
         match status {
@@ -241,7 +241,7 @@ impl SharedCoordinator {
             commit_ts,
             keep_txn_record: true,
             keep_old_version: true,
-            record_lock_only: true,
+            on_shared_engine: true,
         };
         match self.run_step(primary, txn.start_ts, None, |as_read| commit_at_least(as_read, &request)) {
             Ok(Ok(commit_ts)) => Ok(commit_ts),

@@ -35,9 +35,9 @@ pub struct CommitRow {
     pub keep_txn_record: bool,
     /// Whether the replaced version is kept as history.
     pub keep_old_version: bool,
-    /// Set on a shared engine, where no process has all commits in memory. Secondaries then store a
-    /// transaction record, too, and a lock-only commit is recorded in the write column.
-    pub record_lock_only: bool,
+    /// On a shared engine no process has all commits in memory. So secondaries store a transaction
+    /// record, too, and a lock-only commit is recorded in the write column.
+    pub on_shared_engine: bool,
 }
 
 /// Commits the row; returns the timestamp at which it is committed.
@@ -71,7 +71,7 @@ pub fn commit(row: &RowState, request: &CommitRow) -> Result<Step<Timestamp>, St
     let mut change = RowChange::new(request.row.clone(), txn.start_ts);
     change.preconditions = [Precondition::LockUnchanged(lock.version())].into();
     change.lock = CellChange::Delete;
-    if request.keep_txn_record || request.record_lock_only {
+    if request.keep_txn_record || request.on_shared_engine {
         change.txn_record = CellChange::Put(TxnRecord::Committed(commit_ts));
     }
     let already_written = row.write.as_ref().is_some_and(|write| write.txn == txn);
@@ -79,7 +79,7 @@ pub fn commit(row: &RowState, request: &CommitRow) -> Result<Step<Timestamp>, St
         LockType::Put(value) => Some(value.clone()),
         LockType::Delete => None,
         LockType::LockOnly => {
-            if request.record_lock_only {
+            if request.on_shared_engine {
                 change.write = CellChange::Put(lock_only_record(row, txn, commit_ts));
                 if row.write.as_ref().is_some_and(|write| write.value.is_none()) {
                     retire_old_version(row, request.keep_old_version, &mut change);

@@ -19,8 +19,8 @@ pub struct Resolve {
     pub status: TxnStatus,
     /// Whether the replaced version is kept as history.
     pub keep_old_version: bool,
-    /// See [`CommitRow::record_lock_only`].
-    pub record_lock_only: bool,
+    /// See [`CommitRow::on_shared_engine`].
+    pub on_shared_engine: bool,
 }
 
 /// Rolls the row forward or back; does nothing while the transaction is pending.
@@ -33,9 +33,9 @@ pub fn resolve(row: &RowState, request: &Resolve) -> Result<Step<()>, StepError>
         // the row since, it would return `StaleRequest`.
         TxnStatus::Committed(_) if own_lock(row, txn).is_none() => Ok(Step::Done(())),
         TxnStatus::Committed(commit_ts) => {
-            let &Resolve { keep_old_version, record_lock_only, .. } = request;
+            let &Resolve { keep_old_version, on_shared_engine, .. } = request;
             let request =
-                CommitRow { row: key, txn, commit_ts, keep_txn_record: false, keep_old_version, record_lock_only };
+                CommitRow { row: key, txn, commit_ts, keep_txn_record: false, keep_old_version, on_shared_engine };
             Ok(match commit(row, &request)? {
                 Step::Apply(change, _) => Step::Apply(change, ()),
                 Step::Done(_) => Step::Done(()),

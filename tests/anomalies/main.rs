@@ -59,7 +59,7 @@ struct Subject {
     protocol: CommitProtocol,
 }
 
-/// The anomalies that must have a script, by their names in the Hermitage test suite.
+/// The scripts that `prevented` must have, most of them named as in the Hermitage test suite.
 const PREVENTED: &[&str] = &[
     "g0_dirty_write",
     "g1a_aborted_read",

@@ -68,13 +68,13 @@ pub enum Command {
         #[arg(key)]
         value: i64,
     },
-    /// Adds to the value of every row.
+    /// Adds this number to the value of every row.
     AddToAll(i64),
     /// Sets a savepoint: `t1: savepoint first`.
     Savepoint(String),
     /// Rolls back to a savepoint: `t1: rollback_to first`.
     RollbackTo(String),
-    /// The anomaly appeared if the session reads exactly these values; `none` is an absent row.
+    /// Reads rows: the anomaly appeared if all have these values. `none` stands for an absent row.
     Anomaly(Vec<(String, String)>),
 }
 

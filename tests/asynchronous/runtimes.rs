@@ -192,8 +192,8 @@ fn every_async_call_returns_closed_after_close() {
         runtime.block_on(store.transact(move |txn| (0..100_u8).try_for_each(|key| txn.put(&put, [key], "v")))).unwrap();
         let snapshot = runtime.block_on(store.snapshot()).unwrap();
         let (mut scan, mut read_whole) = (store.range(&rows, ..), snapshot.range(&rows, ..[3_u8]));
-        // After one row each, both scans have rows in their buffers. `scan` must still read others
-        // from the store; `read_whole` has read all of its three rows.
+        // Each scan returns a row and has others in its buffer. That of `read_whole` has all of its
+        // rows; `scan` has yet to read more from the store.
         runtime.block_on(scan.next()).unwrap().unwrap();
         runtime.block_on(read_whole.next()).unwrap().unwrap();
         let mut unopened = store.prefix(&rows, "");
@@ -253,9 +253,9 @@ fn retries_are_bounded_as_in_the_synchronous_store() {
     }
 }
 
-/// The runtime has two blocking threads. The task with the only permit stops at the gate in one;
-/// nine tasks wait for the permit, and a read gets the other thread. On a slow machine the read or
-/// a wait for the permit may time out, so it is enough that one of ten tries succeeds.
+/// The runtime has two blocking threads. The task with the only permit blocks one of them at the
+/// gate, and nine tasks wait for the permit, so a read can use the other thread. On a slow machine
+/// the read or a wait for the permit may time out, so it is enough that one of ten tries succeeds.
 #[test]
 fn tasks_that_wait_for_admission_hold_no_thread() {
     for runtime in both_runtimes(2) {

@@ -241,8 +241,8 @@ fn a_range_that_starts_after_its_end_is_empty() {
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, "v"))).unwrap();
     let (mut txn, snapshot) = (store.begin().unwrap(), store.snapshot().unwrap());
-    // The transaction has writes of its own, too: other code checks the bounds for them than for
-    // committed rows.
+    // The transaction has own writes besides the committed rows, because a scan finds the two with
+    // different code.
     ["a", "b", "d"].iter().for_each(|key| txn.put(&rows, key, "own").unwrap());
     let excluded = |from, to| (Bound::Excluded(from), Bound::Excluded(to));
     for range in

@@ -33,7 +33,7 @@ fn a_panic_in_the_closure_releases_everything() {
                     (0..10_u8).try_for_each(|key| txn.put(&rows, [key], vec![7; length]))?;
                     txn.get_for_update(&rows, "for update")?;
                     txn.put(&rows, "k", "v")?;
-                    // Unless it is the first, this attempt has places in row queues, too.
+                    // Only an attempt after a conflict can have places in row queues.
                     if attempt == attempts_before {
                         panic!("the closure's own");
                     }

@@ -24,7 +24,7 @@
 //! | the same on the command line | exit code 2 | `an_invalid_command_line_is_exit_code_2` |
 //! | a snapshot older than the history | `SnapshotTooOld`, with the history's first timestamp | `unreadable_timestamps_are_refused` |
 //! | a transaction used after `commit` | it does not compile | `Txn::commit`'s documentation |
-//! | a large one used after a conflict | it repeats the conflict | `a_conflict_ends_a_large_transaction` |
+//! | a large transaction used after a conflict | it repeats the conflict | `a_conflict_ends_a_large_transaction` |
 //! | a panic in the closure | it reaches the caller; no writes, locks or permits are left | `a_panic_in_the_closure_releases_everything` |
 //! | 100,000 open snapshots | each shows its own state | `a_hundred_thousand_snapshots_each_show_their_state` |
 //! | nested `transact` | two transactions; a row that both write exhausts the retries of the outer one | `nested_transactions_are_two` |

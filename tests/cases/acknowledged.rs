@@ -49,7 +49,7 @@ pub fn a_sync_acknowledges_no_commit_that_came_during_it(environment: &Environme
         if count.fetch_add(1, Ordering::SeqCst) > 0 {
             return Act::Pass;
         }
-        // This sync runs the hook again, which lets it pass because it is not the first one.
+        // This call runs the hook again, which lets it pass, because it is the second sync.
         engine.upgrade().unwrap().sync().unwrap();
         barrier.pass();
         Act::Done
@@ -166,8 +166,8 @@ pub fn an_unsynced_commit_does_not_cost_the_durable_version(environment: &Enviro
         let seen = environment.open().get("k");
         let past = [Some(long("durable")), Some(long("lost")), some("lost"), None];
         assert!(past.contains(&seen), "{seen:?}");
-        // A sync of the background, or of the oracle's reservation, may make some of the commits
-        // durable. Such a round is not conclusive.
+        // A background sync, or one for the oracle's reservation, may make some of the commits
+        // durable. Such a round is not counted.
         let is_growing = unsynced[0] > 0 && unsynced.is_sorted_by(|a, b| a < b);
         let none_was_synced = is_growing && crash.lost >= unsynced[2];
         if choice == 0 && none_was_synced {

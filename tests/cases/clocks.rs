@@ -1,4 +1,4 @@
-//! Wall clocks that are wrong or jump, and clocks that run past a slow commit.
+//! Wall clocks that are wrong or jump, and commits that take longer than the TTL of their locks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -42,8 +42,8 @@ pub fn a_time_to_live_saturates(environment: &Environment) {
         assert_eq!(driver.check(far, "k", liveness), Ok(TxnStatus::Pending), "checked at {current_ts}");
     }
     assert_eq!(driver.lock("k"), held);
-    // The lock has not expired 50 ms after its start, and has expired after 51 ms. By a clock that
-    // is behind its start it has not expired, either.
+    // The lock has expired 51 ms after its start, and not at 50 ms. By a clock that is still before
+    // the start it has not expired, either.
     let t = TxnId { start_ts: Timestamp::from_millis(1000), ..txn(2) };
     driver.prewrite(&Prewrite { ttl_ms: 50, ..put(t, "j", "v") }).unwrap();
     let at = |millis| OwnerLiveness::ByTtl { current_ts: Timestamp::from_millis(millis), push_above: None };
@@ -91,7 +91,8 @@ pub fn a_clock_jump_aborts_no_transaction(environment: &Environment) {
         let mut txn = store.begin().unwrap();
         txn.put(&store.rows, "a", "new").unwrap();
         txn.put(&store.rows, "b", "new").unwrap();
-        // The clock jumps twice: before the commit, and between the prewrites and the commit point.
+        // The clock jumps before the commit. If the commit has two phases, it jumps again just
+        // before the primary is locked.
         let (clock, primary) = (Arc::clone(&environment.clock), store.row("a"));
         store.hooks.on_write(move |groups| {
             if locks(groups, &primary) {
@@ -117,7 +118,7 @@ pub fn a_slow_commit_keeps_itself_alive(environment: &Environment) {
     let started = AtomicBool::new(false);
     writer.hooks.on_write(move |groups| {
         let Some(place) = rows.iter().position(|row| locks(groups, row)) else { return Act::Pass };
-        // A later write that locks the first row is a heartbeat.
+        // The first row is prewritten once. Every later write that locks it is a heartbeat.
         if place == 0 && started.swap(true, Ordering::SeqCst) {
             return Act::Pass;
         }

@@ -211,7 +211,8 @@ fn a_live_lock_is_an_immediate_conflict(environment: &Environment) {
     assert_eq!((rival.get("0"), rival.get("b"), rival.locks_left()), (None, some("held"), 0));
 }
 
-/// Preconditions of a row exclude clients from each other, not only threads of one client.
+/// Each thread is a client with a driver of its own. Only the row's preconditions can exclude the
+/// clients from each other.
 fn of_many_clients_one_gets_the_lock(environment: &Environment) {
     const ROUNDS: u64 = 4000;
     let together = Arc::new(Barrier::new(3));

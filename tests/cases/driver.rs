@@ -148,8 +148,8 @@ impl Rows for Arc<dyn Engine> {
     }
 }
 
-/// An attempt at a request fails only if another thread has changed the row meanwhile, or if it is
-/// a first attempt that has not read the row. After this number of failed attempts the test fails.
+/// After this number of failed attempts at a request the test fails. A first attempt may fail
+/// because it has not read the row; others fail only if another thread has just changed the row.
 const ATTEMPTS_MAX: usize = 1000;
 
 /// Sends requests and repeats each until its change applies.
@@ -252,7 +252,7 @@ impl Driver {
     }
 
     pub fn resolve(&self, txn: TxnId, key: &str, status: TxnStatus) -> Result<(), StepError> {
-        let request = Resolve { row: row(key), txn, status, keep_old_version: false, record_lock_only: false };
+        let request = Resolve { row: row(key), txn, status, keep_old_version: false, on_shared_engine: false };
         self.informed(&request.row, txn.start_ts, |as_read| resolve(as_read, &request))
     }
 
@@ -307,6 +307,6 @@ fn commit_request(txn: TxnId, key: &str, commit_ts: u64, keep_status: bool) -> C
         commit_ts: ts(commit_ts),
         keep_txn_record: keep_status,
         keep_old_version: false,
-        record_lock_only: false,
+        on_shared_engine: false,
     }
 }

@@ -60,8 +60,8 @@ impl Clock {
         *self.on_wake_by_panic.lock().unwrap() = Some(Box::new(hook));
     }
 
-    /// Sets the time of day forward or back. If it is ahead of the system clock, the monotonic
-    /// clock is, too. A frozen clock is always set forward.
+    /// Sets the time of day forward or back. While it is ahead of the system's, the monotonic clock
+    /// is ahead by the same time. A frozen clock is set forward, even if `millis` is negative.
     pub fn step(&self, millis: i64) {
         self.offset_ms.fetch_add(millis, Ordering::SeqCst);
         if self.frozen_ms.load(Ordering::SeqCst) > 0 {
@@ -143,9 +143,9 @@ impl Environment {
         Self { batch_rows_max: self.batch_rows_max, ..Self::new(self.columns, self.seed) }
     }
 
-    /// The same environment, but an exclusive engine with two-phase commits has batches of at most
-    /// two rows: one row of the transaction, and in the last batch also the primary, whose record
-    /// is deleted. A shared engine is always written one row at a time.
+    /// The same environment, but in the two-phase columns of exclusive engines each batch has one
+    /// row of the transaction. The limit is two, because the last batch also deletes the record at
+    /// the primary. A shared engine is always written one row at a time.
     pub fn row_by_row(self) -> Self {
         let batch_rows_max = if self.columns == SIM_TWO || self.columns == ROCKS_TWO { 2 } else { usize::MAX };
         Self { batch_rows_max, ..self }

@@ -400,7 +400,8 @@ fn gc_leaves_a_newer_version(environment: &Environment) {
     assert_eq!(driver.value("k"), some("newer"));
 }
 
-/// A page that began at the start of the GC queue would read the tombstones of all pages before it.
+/// GC deletes the queue entries of each page. A page that began at the start of the queue would
+/// have to skip all of these deleted entries again.
 fn a_gc_page_begins_where_the_last_one_ended(environment: &Environment) {
     let store = environment.open();
     let keys: Vec<String> = (0..1100).map(|number| format!("k{number:04}")).collect();

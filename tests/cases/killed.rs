@@ -257,7 +257,8 @@ pub fn stopped_at_every_step_and_again_in_recovery(environment: &Environment) {
                 let committed = stopped >= 3;
                 let expected = if committed { TxnStatus::Committed(ts(20)) } else { TxnStatus::RolledBack };
                 assert!(found.iter().all(|status| *status == expected), "{stopped}: {found:?}");
-                // The owner was only slow and takes its remaining steps.
+                // The owner has not died: it takes its remaining steps now, too late to change
+                // the status.
                 owner[stopped..].iter().for_each(|step| step(&driver));
                 driver.resolve(txn(10), "s", check(&driver)).unwrap();
                 let value = committed.then(|| "new".to_owned());

@@ -259,8 +259,8 @@ fn a_commit_after_the_engine_snapshot_is_above_it(environment: &Environment) {
     assert_eq!(reader.get("a"), some("theirs"));
 }
 
-/// In Badger a read waits until all commits up to its timestamp are applied, which prevents this
-/// bug. Public issue: matrixone #3990.
+/// Badger makes such a read repeatable by a wait, until all commits up to the read's timestamp are
+/// applied. Public issue: matrixone #3990.
 fn a_read_repeats_over_a_commit_that_is_not_applied(environment: &Environment) {
     let (writer, reader) = prepared(environment);
     let (gate, commit) = stopped_commit(&writer, at_commit_point);

@@ -99,9 +99,9 @@ impl Case {
         self
     }
 
-    /// For a case about the time after the commit point in which other rows are still locked. In
-    /// the columns of [`EMBEDDED_TWO`] it runs only with batches of one row of the transaction;
-    /// other cases run there with such batches and with large ones.
+    /// For a case that needs rows which are still locked after the commit point: it runs only with
+    /// [`Environment::row_by_row`]. Other cases run in the columns of [`EMBEDDED_TWO`] twice, with
+    /// and without it.
     pub fn row_by_row(mut self) -> Self {
         self.row_by_row = true;
         self

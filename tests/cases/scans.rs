@@ -15,8 +15,8 @@ fn rows(scan: impl Iterator<Item = percolite::Result<Row>>) -> Vec<(Vec<u8>, Val
     scan.map(|row| row.unwrap().into_parts()).collect()
 }
 
-/// Reads all rows, at random one from either end, or up to four from the front with `visit`.
-/// Returns them in order.
+/// Reads all rows and returns them in order. Each step is drawn: it reads the next row from the
+/// front, the next from the back, or up to four from the front with `visit`.
 fn alternating(mut scan: Scan, dice: &mut Dice) -> Vec<(Vec<u8>, Value)> {
     let (mut front, mut back) = (Vec::new(), Vec::new());
     loop {
@@ -273,7 +273,8 @@ fn compare(txn: &Txn, keyspace: &Keyspace, model: &Model, dice: &mut Dice) {
 
 /// Versions, long values, locks and scans of keys that have a common prefix.
 pub fn prefixes_of_each_other_never_mix(environment: &Environment) {
-    // Some keys look like the end of a shorter key followed by a timestamp.
+    // In columns with timestamps keys are escaped and end with `00 01`. Some of these keys would,
+    // unescaped, look like the stored form of a shorter key.
     let keys: [&[u8]; 11] = [
         b"a",
         b"a\0",

@@ -116,7 +116,8 @@ pub fn a_failed_commit_point_is_not_called_aborted(environment: &Environment) {
     assert_eq!([store.get("b"), store.get("a")], [some("old"), some("old")]);
 }
 
-/// The sync after the failed one succeeds, but proves nothing about what the failed one lost.
+/// A sync after the failed one would succeed, but prove nothing about what the failed one lost. So
+/// none may follow.
 pub fn a_failed_sync_fails_every_waiting_commit(environment: &Environment) {
     let store = environment.open();
     store.put("k", "old");

@@ -142,8 +142,8 @@ pub fn an_empty_batch_succeeds(engine: &Subject) {
     engine.sync().unwrap();
 }
 
-/// If the engine has no limit or a very high one, the test ends after a large batch, which the
-/// engine must accept.
+/// An engine without a limit, or with one above `PLENTY`, must accept a batch of `PLENTY` rows.
+/// Nothing more is tested of it.
 pub fn a_batch_above_the_limit_is_refused_before_it_begins(engine: &Subject) {
     const PLENTY: usize = 3000;
     let limit = engine.capabilities().batch_rows_max;

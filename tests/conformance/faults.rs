@@ -268,7 +268,7 @@ fn faults_are_deterministic() {
     }
 }
 
-/// An engine with a limit of rows in a batch, for the case of the suite that needs one.
+/// An engine with a low limit of rows in a batch, for the case that tests the limit.
 struct Small(SimEngine);
 
 const SMALL: usize = 3;

@@ -95,7 +95,7 @@ fn resolve_lock(engine: &dyn Engine, key: &RowKey, lock: &Lock, liveness: OwnerL
     let txn = lock.txn;
     let request = CheckTxnStatus { row: lock.primary.clone(), txn, liveness };
     let status = run(engine, &lock.primary, txn.start_ts, &|row| check_txn_status(row, &request)).unwrap();
-    let request = Resolve { row: key.clone(), txn, status, keep_old_version: true, record_lock_only: true };
+    let request = Resolve { row: key.clone(), txn, status, keep_old_version: true, on_shared_engine: true };
     // A refusal means that another resolver was faster.
     let _ = run(engine, key, txn.start_ts, &|row| resolve(row, &request));
     status
@@ -194,7 +194,7 @@ impl Client {
             commit_ts,
             keep_txn_record: index == 0,
             keep_old_version: false,
-            record_lock_only: true,
+            on_shared_engine: true,
         }
     }
 

@@ -89,7 +89,7 @@ fn commit_at(key: &str, txn: TxnId, commit_ts: u64, keep_status: bool) -> Commit
         commit_ts: ts(commit_ts),
         keep_txn_record: keep_status,
         keep_old_version: keep_status,
-        record_lock_only: true,
+        on_shared_engine: true,
     }
 }
 
@@ -139,7 +139,7 @@ fn commit_at_17(engine: &Subject, ten: TxnId) {
     run_twice(engine, "primary", 10, Ok(TxnStatus::Committed(ts(17))), &|row| check_txn_status(row, &check));
     for key in ["third", "fourth"] {
         let status = TxnStatus::Committed(ts(17));
-        let forward = Resolve { row: row(key), txn: ten, status, keep_old_version: false, record_lock_only: false };
+        let forward = Resolve { row: row(key), txn: ten, status, keep_old_version: false, on_shared_engine: false };
         run_twice(engine, key, 10, Ok(()), &|row| resolve(row, &forward));
     }
     for key in ["primary", "second", "third", "fourth"] {
@@ -166,7 +166,7 @@ fn roll_back(engine: &Subject, twenty: TxnId) {
         txn: twenty,
         status: TxnStatus::RolledBack,
         keep_old_version: false,
-        record_lock_only: false,
+        on_shared_engine: false,
     };
     run_twice(engine, "second", 20, Ok(()), &|row| resolve(row, &back));
     let unseen = Rollback { row: row("third"), txn: twenty };
@@ -333,7 +333,7 @@ pub fn a_late_resolver_changes_nothing(engine: &Subject) {
         let locked = Prewrite { mutation, ..request(key, ten, b"") };
         run(&**engine, &row(key), ts(10), &|row| prewrite(row, &locked)).unwrap();
         let status = TxnStatus::Committed(ts(17));
-        let forward = Resolve { row: row(key), txn: ten, status, keep_old_version: true, record_lock_only: true };
+        let forward = Resolve { row: row(key), txn: ten, status, keep_old_version: true, on_shared_engine: true };
         assert_eq!(run(&**engine, &row(key), ts(10), &|row| resolve(row, &forward)), Ok(()));
         make(&**engine, [put_write(key, put(25))]);
         assert_eq!(run(&**engine, &row(key), ts(10), &|row| resolve(row, &forward)), Ok(()), "{key}");

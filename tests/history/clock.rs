@@ -1,4 +1,4 @@
-//! A clock that tests can move, with the system's threads.
+//! An environment with the system's threads, and with clocks that tests can move.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

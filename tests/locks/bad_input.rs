@@ -195,8 +195,7 @@ fn repeated_and_several_fences_each_count() {
     assert_lost(fenced("lost"), token, LockLostReason::Released);
     assert_eq!((world.get("held").as_deref(), world.get("lost")), (Some("v"), None));
     drop(other);
-    // The locks are free: transactions with several fences of one grant have left nothing that a
-    // later grant would wait for.
+    // Both locks are free: nothing is left of the transactions that had several fences of a grant.
     drop(["n", "m"].map(|name| world.store.try_lock(name).unwrap().expect("the lock is free")));
 }
 

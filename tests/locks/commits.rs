@@ -58,10 +58,10 @@ enum First {
 
 const CALLS: [First; 2] = [First::Call(CommitProtocol::Auto), First::Call(CommitProtocol::TwoPhase)];
 
-/// A visible commit whose lock is free for the next holder. The commit is not durable until the
-/// gate opens.
+/// The first holder's commit, which is visible, but not durable until the gate opens. Its lock is
+/// already free for the next holder.
 struct Unsynced {
-    // The gate is dropped first, because a store that waits for a sync cannot be closed.
+    // Dropped before `world`: this opens the gate, so that the store can sync and close.
     gate: Gate,
     opened: Arc<AtomicBool>,
     first: Worker<Result<()>>,
@@ -188,8 +188,8 @@ fn a_guard_after_a_call_waits_until_its_commit_is_durable() {
 #[test]
 fn reads_of_a_guard_after_a_call_survive_a_power_cut() {
     for how in CALLS {
-        // The next holder's read may have left the process before the power cut, so the commit that
-        // was read must survive.
+        // The next holder may have sent what it read to another process before the power cut, so
+        // the commit must survive.
         let (unsynced, next) = Unsynced::begin(how, |world, opened| take(world, opened, cut_power), true);
         let (world, Next { seen, .. }, _) = unsynced.end(next);
         assert_eq!(seen, some("first"), "{how:?}");

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The subjects of the tables in `cases.md`. Each has the number of its tests for threads, and the
-/// number of its tests for tasks.
+/// The subjects of the tables in `cases.md`, with the number of tests for threads and of tests for
+/// tasks.
 ///
-/// The two numbers differ if some cases have no test for tasks, because tasks change nothing
-/// (histories of one lock queue, kills, processes, what the lock table shows), or if some cases
-/// exist for tasks only (dropped futures, the end of a runtime).
+/// Cases in which tasks change nothing have no test for tasks: histories of one lock queue, kills,
+/// processes, what the lock table shows. Other cases exist for tasks only: dropped futures, the end
+/// of a runtime.
 const SUBJECTS: [(&str, usize, usize); 20] = [
     ("shared and exclusive", 6, 5),
     ("leaving the queue", 4, 4),

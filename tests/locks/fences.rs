@@ -85,7 +85,7 @@ fn decided_before_the_end(protocol: CommitProtocol, forced: bool) {
 /// not visible.
 struct Next {
     holder: Worker<(Option<String>, LockGuard)>,
-    /// A transaction that began before the grant.
+    /// A transaction that began before the next holder's grant. Its snapshot lacks the commit.
     old: Txn,
 }
 
@@ -143,8 +143,8 @@ impl<Work: Send + 'static, Answer: Send + 'static> WorkerThread<Work, Answer> {
 
 type Committer = WorkerThread<(Fence, u64), Result<Commit>>;
 
-/// A thread that makes one fenced commit for each round of a test, and the number of the last round
-/// in which the thread has come to its call of `commit`.
+/// A thread that makes one fenced commit in each round of a test, and the number of its round. The
+/// thread sets that number just before it calls `commit`.
 fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
     let begun = Arc::new(AtomicU64::new(0));
     let (World { store, rows, .. }, begins) = (world.clone(), Arc::clone(&begun));
@@ -158,17 +158,16 @@ fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
 }
 
 /// Stops a fenced commit that is decided but has no commit timestamp. The leader cannot check the
-/// commit's row in memory, so it first writes the group that it has collected, and is stopped in
-/// that write. Returns `false` if the commit was visible too early, or failed because it was
-/// decided only after its grant had ended.
+/// commit's row in memory. So it first writes the commits that it has checked before this one, and
+/// is stopped in that write. Returns `false` if the commit was not stopped there.
 fn decided_without_timestamp() -> bool {
     let world = World::open_at(&SimStorage::new(), Store::builder().conflict_set_rows(1));
     let guard = world.store.lock("n").unwrap();
     let mut txn = world.store.begin_with(buffered(CommitProtocol::Auto)).unwrap();
     txn.fence(&guard.fence()).unwrap();
     txn.put(&world.rows, "k", "first").unwrap();
-    // Two other commits: the conflict set's only slot keeps the last one, so the leader must read
-    // the row `k` from the engine.
+    // The conflict set has one slot, and the second of these commits evicts the first. So memory
+    // cannot prove that `k` has no newer commit, and the engine must read that row.
     for key in ["x", "y"] {
         world.put(key, "").unwrap();
     }

@@ -106,7 +106,7 @@ impl World {
         gate
     }
 
-    /// Stops every later sync until the gate opens. Each sync then gets `act`.
+    /// Stops every later sync until the gate opens. From then on, each sync does what `act` says.
     pub fn stop_syncs(&self, act: Act) -> Gate {
         let (gate, barrier) = Gate::closed();
         self.hooks.on_sync(move || {

@@ -65,7 +65,7 @@ fn answer<T>(receiver: &Receiver<T>) -> T {
     receiver.recv_timeout(LIMIT).expect("no result in time")
 }
 
-/// The thread must not return while the clocks are stopped.
+/// The thread must wait for something that the test has yet to do: it must not return in 60 ms.
 #[track_caller]
 fn assert_waits<T>(receiver: &Receiver<T>) {
     assert!(receiver.recv_timeout(Duration::from_millis(60)).is_err(), "the thread did not wait");

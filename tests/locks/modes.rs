@@ -385,8 +385,8 @@ fn a_waiting_upgrade_is_lost_with_its_shared_lock() {
     assert_eq!((error.reason, error.token), (LockLostReason::Forced, token));
     assert_eq!(held(&store, NAME), [other.entry().id]);
 
-    // A waiting upgrade is also lost when the lease of its shared lock expires, without another
-    // request that ends the lease.
+    // A waiting upgrade is also lost when the lease of its shared lock expires. It ends that lease
+    // itself: there is no other request that could.
     let once = LockOptions::shared().lease(Duration::from_millis(200)).auto_renew(false);
     let mut leased = store.lock_with(NAME, once).unwrap();
     let error = within_limit(move || leased.upgrade(LockWaitPolicy::Forever).unwrap_err());

@@ -48,7 +48,7 @@ pub fn asks_with(store: &Store, name: &str, options: LockOptions) -> Asking {
     let mut asking = Asking { answers: received, waits_as: None };
     let began = Instant::now();
     loop {
-        // If the request has its result without a wait, the result is passed on to `asking`.
+        // The request may have returned already. Then `asking` gets the result.
         if let Ok(answer) = answers.recv_timeout(Duration::from_micros(200)) {
             sends.send(answer).unwrap();
             return asking;

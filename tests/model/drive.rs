@@ -28,8 +28,8 @@ struct Driver {
     txns: [Option<Open>; TXNS],
     snapshots: [Option<Kept>; SNAPSHOTS],
     scans: [Option<(Scan, VecDeque<(Vec<u8>, Value)>)>; SCANS],
-    /// Rows that a committed transaction wrote, but whose writes it had rolled back to a savepoint.
-    /// If the transaction was large, it kept these rows locked.
+    /// Rows whose writes a transaction undid, by a rollback to a savepoint, before it committed. If
+    /// it was large, these rows stayed locked, and others may conflict on them.
     rolled_back: BTreeSet<Place>,
     values: usize,
     home: Home,
@@ -262,7 +262,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Scans all rows. The directions of the steps repeat.
+    /// Scans all rows. `directions` says for each step whether it goes backwards, and is repeated
+    /// until the scan ends.
     fn scan_to_end(&mut self, reader: Reader, keyspace: usize, extent: &Extent, directions: &[bool]) -> Checked {
         let (mut scan, mut expected) = self.scan(reader, keyspace, extent)?;
         for backwards in directions.iter().cycle() {
@@ -406,9 +407,9 @@ impl Driver {
         }
     }
 
-    /// Checks the row that a conflict of the transaction `model` names. Another transaction must
-    /// have committed the row since `model` began, or have locked it if transactions are large.
-    /// With a conflict cache of one row, lock-only rows may cause spurious conflicts, too.
+    /// Checks the row that `error` names, a conflict of the transaction `model`. The row must be in
+    /// `conflicts`, or, if transactions are large, one that another may have locked. With a
+    /// conflict cache of one row, lock-only rows may cause spurious conflicts, too.
     fn check_conflict(
         &self,
         error: &percolite::Error,

@@ -78,8 +78,8 @@ pub enum Operation {
     Put(usize, Place, usize),
     Insert(usize, Place, usize),
     Delete(usize, Place),
-    /// Puts values of length `put` into the rows with numbers from `first` on, `rows` of them, or
-    /// deletes these rows.
+    /// Writes `rows` rows, numbered from `first` on: puts values of length `put`, or deletes the
+    /// rows if it is `None`.
     Band {
         slot: usize,
         keyspace: usize,

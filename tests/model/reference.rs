@@ -53,8 +53,8 @@ impl Model {
         txn.writes.keys().filter(newer).cloned().collect()
     }
 
-    /// Whether a commit since the transaction began had a lock-only row. A store whose conflict
-    /// cache is too small may report a spurious conflict for it.
+    /// Whether a commit since the transaction began had a lock-only row. If so, a store whose
+    /// conflict cache is too small may report a spurious conflict.
     pub fn lock_only_since(&self, txn: &ModelTxn) -> bool {
         self.last_lock_only > txn.begun
     }

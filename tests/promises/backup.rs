@@ -304,7 +304,8 @@ fn block(number: u64, content: &[u8]) -> Vec<u8> {
 fn a_decompression_bomb_is_refused() {
     let store = Store::in_memory().unwrap();
     let zeros = |length: u32, packed: usize| {
-        // In the format of LZ4: one literal byte, and then a match, which repeats it without bound.
+        // In the format of LZ4: one literal byte, and then a match, which repeats it about
+        // 255 * `packed` times.
         let lz4 = [&[0x1f, 0, 1, 0][..], &vec![0xff; packed], &[0]].concat();
         let content = [&[1][..], &length.to_be_bytes(), &lz4].concat();
         [first_line(), block(0, &content)].concat()
@@ -438,8 +439,8 @@ fn a_checkpoint_without_its_marker_is_no_store() {
 #[test]
 fn a_restore_does_not_conflict_with_other_transactions() {
     let dump = dump(&filled());
-    // The restore's short transactions on the catalog succeed within thirty attempts. The long
-    // ones, which write the rows, would conflict at each attempt if they checked for conflicts.
+    // The restore's short transactions on the catalog succeed within thirty attempts. Those that
+    // write the rows take longer, and succeed only because they do not check for conflicts.
     let few = RetryPolicy::default().max_attempts(30).timeout(Duration::from_secs(60));
     let store = Store::builder().conflict_set_rows(1).retry_policy(few).in_memory().unwrap();
     let busy = store.keyspace("busy").unwrap();

@@ -17,9 +17,8 @@ fn closing_a_failed_store_returns_undetermined() {
     store.sync().unwrap();
     put_five(&store, &rows);
     memory.fail_sync(1);
-    // Without this commit, the next sync would have nothing to sync if the background has already
-    // synced the five commits. If the sync that fails has already run in the background, this
-    // commit fails, too.
+    // The background may have synced the five commits before `fail_sync`. This commit gives the
+    // next sync something to sync. The commit fails if a sync of the background has just failed.
     let _ = store.transact(|txn| txn.put(&rows, "last", "v"));
     let failed = store.sync().unwrap_err();
     assert!(matches!(failed.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_)), "{failed}");

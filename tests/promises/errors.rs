@@ -22,8 +22,8 @@ fn an_invalid_key_is_refused_by_reads_and_writes() {
         let error = error.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");
     }
-    // A bound of a range may be longer than any row's key.
     txn.put(&rows, "k", "v").unwrap();
+    // A bound of a range may be longer than any row's key.
     assert_eq!(txn.range(&rows, Vec::new()..long).count(), 1);
 }
 

@@ -22,7 +22,7 @@ fn with_history() -> Store {
     Store::builder().history_retention(HISTORY).in_memory().unwrap()
 }
 
-/// A store without a store id.
+/// A store without a store id, because its engine is shared.
 fn on_a_shared_engine() -> Store {
     let env: Arc<dyn Env> = Arc::new(SystemEnv::default());
     let config = SharedConfig {

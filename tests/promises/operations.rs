@@ -142,7 +142,8 @@ fn a_range_delete_is_atomic_and_deletes_what_was_read() {
     txn.rollback_to(savepoint).unwrap();
     assert_eq!(txn.delete_range(&rows, vec![3]..=vec![4, 4]).unwrap(), 3);
     assert_eq!(txn.delete_prefix(&rows, [8]).unwrap(), 1);
-    // A row outside the transaction's snapshot causes no conflict.
+    // This row is in a deleted range, but not in the snapshot. So it causes no conflict and is not
+    // deleted.
     store.transact(|txn| txn.put(&rows, [3, 3], "later")).unwrap();
     txn.commit().unwrap();
     let after = store.snapshot().unwrap();

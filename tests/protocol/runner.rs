@@ -28,8 +28,7 @@ use percolite::{OwnerId, TxnStatus};
 #[derive(goldenscript::Command)]
 pub enum Command {
     /// Locks a row: `prewrite T10 b put=1 primary=a`. The primary is the row itself if none is
-    /// given. `put` is a value, `put_bytes` a value of that size, `delete` and `lock_only` are
-    /// flags.
+    /// given. `put` is the value, or `put_bytes` its length; `delete` and `lock_only` are flags.
     Prewrite {
         txn: String,
         key: String,
@@ -63,7 +62,7 @@ pub enum Command {
         #[arg(key, optional)]
         keep_old_version: bool,
         #[arg(key, optional)]
-        record_lock_only: bool,
+        on_shared_engine: bool,
         #[arg(key, optional)]
         at_least: bool,
     },
@@ -87,9 +86,9 @@ pub enum Command {
         #[arg(key)]
         ttl_ms: u64,
     },
-    /// Reads the transaction's status at its primary. Without `now` the owner counts as ended. With
-    /// it, the owner counts as ended if the lock's time to live is over at the timestamp `now`; if
-    /// it is not over, the lock is pushed above `push_above`, if that is given.
+    /// Checks the transaction's status at its primary. A pending one whose owner has ended is
+    /// rolled back. Without `now` the owner counts as ended; with it, only if the lock's time to
+    /// live is over at that timestamp. A live owner's lock is pushed above `push_above`, if given.
     Status {
         txn: String,
         primary: String,
@@ -180,7 +179,7 @@ impl Runner {
         let txn = self.txn(txn)?;
         let at_primary = self.engine.read_row(&row(primary), txn.start_ts)?;
         let status = percolite::internal::protocol::txn_status_or_rolled_back(&at_primary, txn);
-        let request = Resolve { row: self.row(key), txn, status, keep_old_version: false, record_lock_only: false };
+        let request = Resolve { row: self.row(key), txn, status, keep_old_version: false, on_shared_engine: false };
         let show = |()| format!("resolved: {}", self::status(status));
         self.step(&request.row, txn, |row| resolve(row, &request), show)
     }
@@ -219,7 +218,7 @@ impl Runner {
                 };
                 self.step(&request.row, txn, |row| prewrite(row, &request), prewritten)
             }
-            Command::Commit { txn, key, ts: commit_ts, record, keep_old_version, record_lock_only, at_least } => {
+            Command::Commit { txn, key, ts: commit_ts, record, keep_old_version, on_shared_engine, at_least } => {
                 let txn = self.txn(txn)?;
                 let request = CommitRow {
                     row: self.row(key),
@@ -227,7 +226,7 @@ impl Runner {
                     commit_ts: ts(*commit_ts),
                     keep_txn_record: *record,
                     keep_old_version: *keep_old_version,
-                    record_lock_only: *record_lock_only,
+                    on_shared_engine: *on_shared_engine,
                 };
                 let step = if *at_least { commit_at_least } else { commit };
                 self.step(&request.row, txn, |row| step(row, &request), |ts| format!("committed {}", at(ts)))

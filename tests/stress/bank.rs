@@ -52,7 +52,7 @@ fn in_sim_shared_by_clients_whose_locks_expire_soon() {
     bank(&run, &Home::unreliable(run.seed, 10), 30);
 }
 
-/// The keyspaces, as one session has them open.
+/// A store as one session has opened it, with its handles of the keyspaces.
 struct Tables {
     store: Store,
     accounts: Keyspace,

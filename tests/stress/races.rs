@@ -217,12 +217,12 @@ fn a_handle_found_during_a_drop_cannot_be_written_to() {
 }
 
 thread_local! {
-    /// The number of unsynced batches at the last call of the `pause` of `open_pausing` on this
-    /// thread.
+    /// The number of unsynced batches when this thread last called `pause` in [`open_pausing`]. If
+    /// the number has changed since, the engine has applied changes or synced them.
     static UNSYNCED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A store whose threads can be paused after the engine's work, before its call returns.
+/// A store whose threads can also be paused at [`Place::Applied`] and [`Place::Synced`].
 fn open_pausing(runtime: &Arc<PausingEnv>, memory: &SimStorage) -> Store {
     let (seen, pausing) = (memory.clone(), Arc::clone(runtime));
     let pause = move |_| {

@@ -23,7 +23,7 @@ pub enum Act {
     Refuse,
     /// The call takes effect and its reply is lost.
     Lose,
-    /// Only for a sync: the hook has done it, so the engine is not called.
+    /// Only for a sync: the hook has synced the engine itself, so the wrapper does not.
     Done,
 }
 

@@ -12,7 +12,7 @@ use percolite::env::{Env, SystemEnv};
 use percolite::oracle::{MemoryOracle, Oracle};
 use percolite::{Builder, CommitProtocol, SharedConfig, SleepingRowLockWaiter, Store};
 
-/// Time to live of a lock on a shared engine, in milliseconds, if its client sends no heartbeat.
+/// Time to live of a row lock on a shared engine, in milliseconds. Heartbeats extend it.
 pub const TTL_MS: u64 = 3000;
 
 /// The storage of a store, which outlives the open store.

@@ -88,6 +88,7 @@ fn comments_fit_their_width() {
             }
         }
     }
+    // The lines of a table in this file are longer: each has an input, what happens, and a test.
     check("a comment line has at most 100 columns", &broken, &["tests/bad_input/main.rs"]);
 }
 
@@ -133,8 +134,8 @@ fn functions(text: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     for (number, line) in (1..).zip(&lines).filter(|(_, line)| begins_function(line)) {
         let rest = &lines[number - 1..];
-        // Others are skipped: declarations, whose signature ends with a semicolon, and functions in
-        // one line, which end with a brace.
+        // This line ends with `{` before a body of several lines, with `;` in a declaration, and
+        // with `}` in a function of one line. Only the first kind counts.
         let signature_end = rest.iter().find(|line| line.ends_with(['{', '}', ';']));
         if signature_end.is_none_or(|line| line.ends_with('{')) {
             let end = format!("{}}}", &line[..line.len() - line.trim_start().len()]);
@@ -188,8 +189,8 @@ fn functions_are_found_with_their_lines() {
     assert_eq!(functions(&text.join("\n")), [(12, 3), (16, 8), (24, 2), (26, 2)]);
 }
 
-/// Every method of the handle can use all of the store's state, whatever file it is in. So its
-/// blocks have only the public calls. The rest belongs to parts with private state.
+/// Every method of `Store` can use all of the store's state, whatever file the method is in. So an
+/// `impl Store` has only the public calls; the rest belongs to parts with private state.
 #[test]
 fn the_handle_of_a_store_has_only_public_calls() {
     let mut broken = Vec::new();

@@ -31,7 +31,7 @@ const BANNED: &[&str] = &[
     "commons",
 ];
 
-/// This file tests missing permissions, for which it needs the first of the words as a user's name.
+/// This file tests missing permissions as a user whose usual name is the first of the words.
 const USER_NOBODY: &[&str] = &["tools/cli/tests/commands/errors.rs"];
 
 #[test]

@@ -101,7 +101,7 @@ fn apply_status(rows: &Rows, row: &RowKey, lock: &Lock, status: TxnStatus) -> Re
         TxnStatus::Pending | TxnStatus::RolledBack => SubmissionKind::NoCommit,
     };
     let keep_old_version = rows.keep_old_versions;
-    let request = Resolve { row: row.clone(), txn, status, keep_old_version, record_lock_only: false };
+    let request = Resolve { row: row.clone(), txn, status, keep_old_version, on_shared_engine: false };
     let done = rows.run_step(row, txn.start_ts, kind, |as_read| resolve(as_read, &request))?;
     done.map_err(|error| step_error(row, error, txn.start_ts))?;
     if mutated!(ResolveDropsStatus) {

@@ -126,7 +126,7 @@ impl Rows {
             commit_ts,
             keep_txn_record,
             keep_old_version: self.keep_old_versions && !mutated!(ReplacedVersionNotKept),
-            record_lock_only: false,
+            on_shared_engine: false,
         };
         let as_locked = RowState { lock: Some(lock.clone()), ..self.replaced(row, txn)? };
         commit(&as_locked, &request)

@@ -83,9 +83,9 @@ fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<
     let guard = store.lock_with("bad", lease(HOUR).auto_renew(false)).unwrap();
     let token = guard.token();
     damage(&memory, "bad", token, whole_cell);
-    // The damage did not go through the store, so only another commit makes it visible. Until a
-    // call reads the row, the grant in memory counts.
+    // The damage did not go through the store, so it is visible only after another commit.
     store.get_lock("elsewhere", HOUR).unwrap().unwrap();
+    // The grant in memory counts until a call reads the row.
     assert!(guard.is_held());
     assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(token));
 
@@ -148,7 +148,8 @@ fn of_two_conflicting_leases_in_a_row_the_later_wins() {
     assert_eq!(store.attach_lock("both", tokens[1]).unwrap().token(), tokens[1]);
 }
 
-/// Opening reads the lease rows once, page by page. Leases do not add writes to it.
+/// Opening reads the lease rows once, page by page, and writes no more with many leases than with
+/// one.
 #[test]
 fn opening_reads_each_row_of_leases_once() {
     const MANY: usize = 10_000;

@@ -94,7 +94,7 @@ fn an_idle_hour_before_a_kill_leaves_the_whole_lease() {
     if let Some((_, directory)) = child() {
         let clocks = Clocks::new();
         let store = clocks.builder().open(directory.join("store")).unwrap();
-        // After an idle hour the timestamps are behind the wall clock.
+        // The store is idle for an hour, so its timestamps fall behind the wall clock.
         clocks.pass(HOUR);
         let token = store.get_lock("job", HOUR).unwrap().unwrap();
         assert!(token.millis() < clocks.wall() - 1_800_000, "timestamps are not behind the clock: {token}");

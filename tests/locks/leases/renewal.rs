@@ -58,8 +58,8 @@ fn of_two_concurrent_renewals_the_last_written_counts() {
     let guard = Arc::new(store.lock_with("job", lease(HOUR).auto_renew(false)).unwrap());
     let rows = store.keyspace("rows").unwrap();
     gate.shut();
-    // While the thread of this commit syncs, the thread of the first renewal waits for a sync and
-    // makes none itself.
+    // The thread of this commit makes the sync that the gate blocks. So the thread of the first
+    // renewal waits for a sync and makes none itself.
     let leader = begin("leads", {
         let store = store.clone();
         move || store.transact(|txn| txn.put(&rows, "key", "value"))

@@ -162,9 +162,9 @@ fn attaching_with_a_wrong_or_ended_token_is_lost() {
     assert_eq!(store.attach_lock("job", next).unwrap().token(), next);
 }
 
-/// A lease ends: it has expired, or its guard is dropped while the gate is shut. The next holder
-/// requests the lock without a lease, and waits until the gate opens and the deletion of the
-/// lease's row is durable. The power is cut as soon as the next holder has its guard.
+/// Calls `first`, which returns the token of an expired lease, or of a lease with its guard. Shuts
+/// the gate and drops the guard. The next holder requests the lock without a lease, and waits until
+/// the gate opens and the deletion of the lease's row is durable. Then cuts the power.
 fn handed_on_and_cut_off(
     first: impl FnOnce(&Store, &Clocks) -> (Timestamp, Option<LockGuard>),
 ) -> (SimStorage, Timestamp) {

@@ -13,8 +13,8 @@ pub const THEN: u64 = 1_763_726_400_000;
 pub const HOUR: Duration = Duration::from_secs(3600);
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A wait of at most this length that ends because its length has passed in real time moves both
-/// clocks forward by its length. Longer waits do not, unless they reach [`LONG`].
+/// If a wait of at most this length ends because its length has passed in real time, it moves both
+/// clocks forward by that length. A longer wait below [`LONG`] does not move them.
 const SHORT: Duration = Duration::from_millis(50);
 /// A wait of at least this length moves the clocks like a [`SHORT`] one. It ends in real time only
 /// if something is broken.
@@ -33,8 +33,7 @@ struct State {
     unix_millis: u64,
     elapsed: Duration,
     alarms: Vec<Weak<Alarm>>,
-    /// A thread name and a number of clock reads. After that many reads, threads of this name block
-    /// at their next one.
+    /// A thread name and a total of clock reads. Threads of this name block at each read beyond it.
     stalled: Option<(&'static str, u64)>,
     /// The number of threads that are blocked by `stalled`.
     waiting: usize,

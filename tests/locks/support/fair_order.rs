@@ -12,8 +12,8 @@ pub struct Turn {
     pub writes: bool,
     /// The number of the request, in request order.
     pub id: u64,
-    /// A token is drawn under the lock, so grants that exclude each other are in the order of their
-    /// tokens.
+    /// Orders the grants: a holder gets its token while it has the lock, so of two grants that
+    /// exclude each other the later one has the higher token.
     pub token: Timestamp,
 }
 
@@ -30,8 +30,8 @@ pub fn assert_one_batch_passes(mut turns: Vec<Turn>) -> usize {
         let (earlier, later) = (&turns[..place], &turns[place + 1..]);
         assert!(later.iter().all(|turn| turn.id > writer.id), "a writer has passed a request");
         let by: Vec<usize> = (0..place).filter(|at| turns[*at].id > writer.id).collect();
-        // Of each holder only the newest request counts: when it was made, the earlier ones had
-        // ended.
+        // Only the newest request of each holder counts: the holder's earlier ones had ended when
+        // it made that one.
         let ahead: BTreeMap<usize, u64> =
             earlier.iter().filter(|turn| turn.id < writer.id).map(|turn| (turn.holder, turn.id)).collect();
         let ahead = ahead.len() - usize::from(ahead.contains_key(&writer.holder));

@@ -104,8 +104,8 @@ impl Set {
         let is_outlived = || self.newest.load(Ordering::SeqCst) > token.to_u64();
         while !is_outlived() && self.running.load(Ordering::SeqCst) > 1 {
             assert!(began.elapsed() < super::LIMIT, "the lease has expired, and the next holder does not get the lock");
-            // This request ends the expired lease. A waiting task would end it only by the system's
-            // timer.
+            // This request ends the expired lease. A waiting task would end it later, by its timer,
+            // which follows the system's clock.
             drop(self.world.store.try_lock("n"));
             std::thread::sleep(Duration::from_micros(20));
         }

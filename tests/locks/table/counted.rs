@@ -156,8 +156,8 @@ impl Script {
         self.waiting.push(Waiting { at, mode, leased, asking, cancel, since });
     }
 
-    /// Counts a request that was granted immediately, or was not granted, which counts as a
-    /// timeout. If `was_to_wait`, a request that was not granted counts as a wait, too.
+    /// Counts the result of a request. A request that was not granted counts as a timeout, and if
+    /// `was_to_wait`, as a wait, too.
     fn answered(&mut self, at: usize, mode: LockMode, leased: bool, answer: Result<LockGuard, ()>, was_to_wait: bool) {
         let counted = self.of(mode);
         match answer {
@@ -381,7 +381,7 @@ fn lock_stats_match_an_independent_count() {
         }
         script.settle();
     }
-    // A wait of known length.
+    // One more wait, which takes at least 80 ms: the recorded maximum must not be below that.
     let (long, name) = (Duration::from_millis(80), "long");
     let held = script.store.lock(name).unwrap();
     let since = script.clocks.now();

@@ -130,8 +130,8 @@ fn cut_power_under_the_next_guard(protocol: CommitProtocol, waits_before: bool, 
     gate.open();
     let guard = next.end().unwrap();
     let seen = store.store().snapshot().unwrap().get(&world.rows, "k").unwrap();
-    // The next holder's read may have left the process before the power cut, so the commit that was
-    // read must survive.
+    // The next holder may have sent what it read to another process before the power cut, so the
+    // commit must survive.
     world.memory.crash(0);
     assert_eq!(text(seen), some("first"), "{protocol:?}");
     let again = World::open_at(&world.memory, Store::builder());

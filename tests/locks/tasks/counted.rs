@@ -172,8 +172,8 @@ impl Script {
         ended > 0
     }
 
-    /// All leases expire. Where tasks wait, another request ends the expired lease, so that the
-    /// first waiting task takes over.
+    /// All leases expire. Where tasks wait for one, a request of this test ends it, so that the
+    /// first waiting task takes over in this step.
     fn time_passes(&mut self) {
         self.clocks.pass(LEASE);
         for held in self.held.iter_mut().filter(|held| held.leased) {

@@ -180,8 +180,8 @@ enum Progress {
     Finished,
 }
 
-/// Polls the call up to `polls` times, each time but the first after a wake. With `woken` it also
-/// waits for the wake after the last poll. Calls `first` after the first poll.
+/// Polls the call up to `polls` times: the first time immediately, and then after each wake. With
+/// `woken` it also waits for the wake after the last poll. Calls `first` after the first poll.
 fn poll_until(
     steps: &mut Steps<'_, Result<()>>,
     polls: usize,
@@ -272,8 +272,8 @@ fn dropping_a_blocked_call_leaves_nothing() {
             let by_threads = drop_at(call, BlockedBy::Threads, usize::MAX, false, &runtime);
             let by_sync = drop_at(call, BlockedBy::Sync, usize::MAX, false, &runtime);
             let [needs_a_thread, needs_a_sync] = match call {
-                // The holder's commit has a thread of the test, not of the runtime, so only its
-                // sync can block the call.
+                // The holder's commit runs on a thread of the test, so it needs no blocking thread
+                // of the runtime. Only its sync can block the call.
                 Call::LockBehindUnsyncedCommit => [false, true],
                 Call::Lock | Call::Upgrade => [false, false],
                 _ => [true, true],

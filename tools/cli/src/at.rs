@@ -146,7 +146,7 @@ pub fn parse(text: &str) -> Result<PointInTime, String> {
         return Ok(PointInTime::Ago(ago.abs()));
     }
     let at = text.parse::<Timestamp>().map_err(|err| format!("not a relative time (5m, 2h, 3d), and an {err}"))?;
-    // Only in a timestamp all characters before a dot are digits: those of its milliseconds.
+    // Before a dot a timestamp has only digits, its milliseconds. A time has other characters, too.
     let is_timestamp = text.split_once('.').is_some_and(|(millis, _)| millis.bytes().all(|byte| byte.is_ascii_digit()));
     Ok(if is_timestamp { PointInTime::Timestamp(at) } else { PointInTime::Time(at) })
 }

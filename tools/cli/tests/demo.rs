@@ -79,7 +79,7 @@ fn passes(output: &Output) -> String {
     report
 }
 
-/// The number in `… 8 row locks<what>`.
+/// The first number in the line that ends in `what`.
 fn number_before(report: &str, what: &str) -> u64 {
     let line = report
         .lines()

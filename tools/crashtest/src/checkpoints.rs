@@ -60,8 +60,8 @@ pub fn is_store(store_dir: &Path, checkpoint: &Checkpoint) -> Result<bool, Viola
     }
 }
 
-/// The newest timestamp that the store in `store_dir` can have handed out before it was closed or
-/// copied.
+/// The high-water mark of the store in `store_dir`: before it was closed or copied, it handed out
+/// no timestamp above this.
 ///
 /// # Errors
 /// Errors of opening the store.

@@ -7,7 +7,7 @@
 //!
 //! A crash that loses unsynced data may undo acknowledged buffered commits. It may also undo what a
 //! transaction has read, unless the transaction was acknowledged as durable.
-//! [`ClientLog::allow_loss`] makes the checker expect everything but these.
+//! After [`ClientLog::allow_loss`] the checker requires neither of the two.
 
 use std::collections::BTreeMap;
 
@@ -101,8 +101,8 @@ impl ClientLog {
         self.crashes.push(number);
     }
 
-    /// Removes the transactions that began above `ts`, so that they are not confused with those of
-    /// a store from a checkpoint, which hands out the timestamps above `ts` again.
+    /// Removes the transactions that began above `ts`. A store that is opened from a checkpoint
+    /// gives the timestamps above `ts` to other transactions.
     pub fn truncate_above(&mut self, ts: Timestamp) {
         self.entries.retain(|_, entry| entry.txn.start_ts.unwrap_or(entry.txn.read_ts) <= ts.to_u64());
     }

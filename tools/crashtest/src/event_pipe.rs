@@ -57,8 +57,8 @@ pub enum Event {
     Failed(Call),
     /// A call that was made after a `Failed`, with its result.
     CallAfterFailure(Call),
-    /// The length of the log of `strace` after all clients had ended and before a last durable
-    /// commit.
+    /// The length of the log of `strace` when all clients have ended, before a last durable commit.
+    /// A fault that is logged later need not make a call fail.
     FaultLogLength(usize),
     /// All work is done.
     Done,
@@ -182,8 +182,7 @@ pub struct Received {
     pub calls_after_failure: Vec<Call>,
     /// Events of named locks.
     pub lock_events: Vec<LockEvent>,
-    /// The length of the log of `strace` after all clients had ended and before a last durable
-    /// commit.
+    /// See [`Event::FaultLogLength`].
     pub fault_log_length: usize,
     /// Whether all work is done.
     pub done: bool,
@@ -237,8 +236,8 @@ impl Received {
             Event::RestoreStarted(number) => self.restores.start(number),
             Event::RestoreDone(number) => self.restores.acknowledge(number),
             Event::Durable(ts) => self.durable_ts = self.durable_ts.max(ts),
-            // With `ignore_answers` these answers of the store about locks do not count, not even
-            // that a grant was lost. Requests and attempts still do.
+            // With `ignore_answers` the store's answers about locks are ignored, also that a grant
+            // was lost. Requests and attempts are still recorded.
             Event::Lock(
                 LockEvent::Granted { .. }
                 | LockEvent::Renewed { .. }

@@ -98,8 +98,8 @@ impl LeftState {
         }
     }
 
-    /// What a process leaves that is killed at a point with this state in the table, if the store
-    /// contained `before` when the process began.
+    /// What a process certainly leaves if it is killed at a point that has this state in the table.
+    /// `before` is what the store contained when the process began.
     #[must_use]
     pub fn after(self, before: Self) -> Self {
         if self == Self::Unchanged { before } else { self }
@@ -206,8 +206,8 @@ fn next_word(text: &str) -> (&str, &str) {
     text.split_once(' ').unwrap_or((text, ""))
 }
 
-/// Compares a run with the table. `hits` has the hits of each environment. Nothing is expected of
-/// an environment without an entry.
+/// Compares a run with the table. `hits` counts the hits, or the visits, of points by environment.
+/// Nothing is expected of an environment without an entry.
 ///
 /// # Errors
 /// As [`table`].

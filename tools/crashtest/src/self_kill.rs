@@ -31,8 +31,9 @@ pub struct SelfKill {
     recorder: Arc<PipeRecorder>,
     kill_at: Vec<(CrashPoint, u64)>,
     after_acks: u64,
-    /// All visits by crash point, and those after the first `after_acks` acknowledgements.
+    /// All visits, by crash point.
     visits: Vec<AtomicU64>,
+    /// The visits that count for `kill_at`: those after `after_acks` acknowledged commits.
     visits_after_acks: Vec<AtomicU64>,
 }
 

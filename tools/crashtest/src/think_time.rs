@@ -1,5 +1,5 @@
-//! A workload with think time between the operations of a transaction and its commit, in which GC,
-//! recovery and other commits may come.
+//! A workload in which some transactions wait between their last operation and the commit. During
+//! this think time GC, recovery and other commits may come.
 
 use std::time::Duration;
 

@@ -47,7 +47,7 @@ pub const SMALL_STORE: DirectoryOptions = DirectoryOptions {
 const DELETE_TIMEOUT: Duration = Duration::from_secs(20);
 const CLOCK_SPEED: u32 = 50;
 
-/// A forked process has called `exec` within this time.
+/// A forked process calls `exec` within this time, see [`reopen`].
 const EXEC_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What is verified.
@@ -58,7 +58,7 @@ pub struct StoreUnderTest<'a> {
     pub workload: &'static dyn Workload,
     /// The configuration of its clients.
     pub config: ClientConfig,
-    /// The number of the verification as an incarnation: above all earlier ones.
+    /// The number of the verification, which is an incarnation, too. It is above all earlier ones.
     pub incarnation: u32,
     /// Timestamps of acknowledged commits, including those that the crash may have lost.
     pub acknowledged: &'a BTreeMap<u64, u64>,
@@ -180,7 +180,7 @@ fn resolve_and_verify(
     Ok(digest(engine.storage(), &keyspaces)?)
 }
 
-/// The events of named locks, with those of the verification.
+/// The lock events of the clients, to which the verification adds its own.
 struct LockEventLog {
     runtime: Arc<dyn Env>,
     events: Mutex<Vec<LockEvent>>,
@@ -214,8 +214,8 @@ impl EventRecorder for LockEventLog {
     }
 }
 
-/// Checks the leases that were left, looks up the commits under locks whose outcome is unknown, and
-/// checks the whole lock history. Afterwards no lock is held.
+/// Checks the leases that were left, looks up the commits of unknown outcome that were made under
+/// locks, and checks the whole lock history. Afterwards no lock is held.
 fn verify_locks(
     target: &StoreUnderTest<'_>,
     event_log: &LockEventLog,
@@ -293,10 +293,10 @@ fn open_and_digest(target: &StoreUnderTest<'_>) -> Result<u64, Error> {
     Ok(digest(engine.storage(), &keyspaces)?)
 }
 
-/// Opens a store that this process has just closed. A process that another case has forked
-/// meanwhile may hold the open files, and so the store's lock, until it calls `exec`. So a held
-/// lock is tolerated for a while. At a first opening it is not: no fork can have open files of the
-/// store then.
+/// Opens a store that this process has just closed. If another case has forked a process while the
+/// store was open, this process holds the store's lock until it calls `exec`. So a held lock is
+/// tolerated for a while. At the first opening it is an error: this process has not had the store
+/// open before, so no fork can hold its lock.
 fn reopen(store_dir: &Path) -> Result<Arc<DirectoryEngine>, EngineError> {
     let started = Instant::now();
     loop {

@@ -61,7 +61,7 @@ fn to_adya(lines: &[Line], lists: bool) -> adya::History {
         };
         let value = steps(txn, lists);
         let (began, ended) = (txn.began.unwrap(), txn.ended.unwrap());
-        // A begin and an end never have the same time here: one client moves at a time.
+        // At each time one client takes one step, so a begin and an end never have the same time.
         events.push(((began, 1), json!({"type": "invoke", "process": txn.session, "value": value})));
         events.push(((ended, 0), json!({"type": kind, "process": txn.session, "value": value})));
     }

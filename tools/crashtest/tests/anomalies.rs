@@ -144,9 +144,9 @@ fn long_fork() {
            {"session":2,"read_ts":0,"commit_ts":4,"outcome":"committed","ops":[["w","y","1"]]}"#;
     let x_first = r#"{"session":3,"read_ts":3,"outcome":"committed","ops":[["r","x","1"],["r","y",null]]}"#;
     let y_first = r#"{"session":4,"read_ts":5,"outcome":"committed","ops":[["r","y","1"],["r","x",null]]}"#;
-    // The second reader misses `x` although its snapshot is later than the commit of `x`.
+    // The second reader does not see `x`, although its snapshot is later than the commit of `x`.
     shows(Anomaly::LongFork, &[1, 2, 3, 4], &format!("{writers}\n{x_first}\n{y_first}"));
-    // It shows `y` although its snapshot is earlier than the commit of `y`.
+    // With an earlier snapshot the second reader sees `y` before the commit of `y`.
     let early = y_first.replace("\"read_ts\":5", "\"read_ts\":1");
     assert!(names(&format!("{writers}\n{x_first}\n{early}")).contains(&Anomaly::LongFork));
     // With only one of the two readers: the second has a stale read, and the first is valid.

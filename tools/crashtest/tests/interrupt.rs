@@ -208,9 +208,10 @@ fn a_second_signal_ends_a_run_immediately() {
     // has happened.
     let is_itself = |child| fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap().contains("--quick");
     wait("it has started", || child().is_some_and(|one| is_itself(one) && has(one, "SigCgt:", Signal::TERM)));
-    // The child is stopped, so the run waits for it after it has forwarded the first signal.
     let id = child().unwrap();
     let child = Pid::from_raw(id.try_into().unwrap()).unwrap();
+    // A stopped child does not end at the forwarded signal, so the run still waits for it when the
+    // second signal comes.
     kill_process(child, Signal::STOP).unwrap();
     run.signal(Signal::INT);
     wait("the first signal is forwarded", || has(id, "ShdPnd:", Signal::TERM));

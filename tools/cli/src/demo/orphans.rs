@@ -34,7 +34,8 @@ pub fn print_locks(
         "Pending: the primary is not committed, so the row locks will be rolled back.\n\
          Committed: it is, so they will be rolled forward, with the same timestamp.",
     )?;
-    // A writer that was killed after the commit point has left no lock on the primary.
+    // The number of locks that the writers left: one on each row, but none on the primary if the
+    // writer was killed after the commit point.
     let locked = |kill_at| {
         let rows = plans.iter().filter(|plan| plan.kill_at == kill_at).map(|plan| plan.rows.len());
         rows.map(|rows| if kill_at == KillPoint::BeforeCommitPoint { rows } else { rows - 1 }).sum::<usize>()

@@ -69,9 +69,8 @@ proptest! {
     fn decoding_an_argument_never_panics(bytes: Vec<u8>, text: String) {
         for encoding in ENCODINGS {
             for argument in [OsStr::from_bytes(&bytes), OsStr::new(&text)] {
-                // For hex and base64, the decoded bytes are displayed as they were in the argument,
-                // except for the case of hex digits. For JSON, what is displayed decodes to the
-                // same bytes again.
+                // In hex and base64 the decoded bytes are displayed like the argument, except for
+                // the case of hex digits. In JSON the displayed text decodes to the same bytes.
                 match encoding.decode_arg(argument) {
                     Ok(read) if encoding == Encoding::Text => assert_eq!(read, argument.as_bytes()),
                     Ok(read) if encoding == Encoding::Json => assert_eq!(encoding.decode_arg(OsStr::new(&encoding.display(&read))).unwrap(), read),

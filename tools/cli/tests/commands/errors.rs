@@ -256,8 +256,8 @@ fn a_full_disk_loses_no_acknowledged_row() {
     let restore = report("restore");
     assert!(restore.starts_with("error: nothing was restored, disk/copy was removed: "), "{restore}");
     assert_eq!((report("left").contains("shop"), report("left").contains("copy")), (true, false), "{}", report("left"));
-    // "… committed to the keyspace "rows": 1,250 rows of the input (…), and possibly those of the
-    // next transaction; resume with --skip 1250; the disk is full: …"
+    // The error is like: "… committed to the keyspace "rows": 1,250 rows of the input (…), and
+    // possibly those of the next transaction; resume with --skip 1250; the disk is full: …"
     let skip = err.rsplit("--skip ").next().unwrap().split(';').next().unwrap();
     let acknowledged: u64 = skip.trim().parse().unwrap();
     assert_eq!(err.contains("undetermined"), err.contains("possibly those of the next transaction"), "{err}");

@@ -74,7 +74,7 @@ fn kill(signal: &str, pid: impl ToString) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
-/// A shell loop that waits for a file `enough`, for longer than [`TEST_TIMEOUT`].
+/// A shell loop that ends when a file `enough` exists, or else after more than [`TEST_TIMEOUT`].
 const WAITS: &str = "n=0; while [ ! -e enough ] && [ $n -lt 2000 ]; do sleep 0.05; n=$((n + 1)); done";
 
 /// Waits for the end of the process, up to [`TEST_TIMEOUT`].

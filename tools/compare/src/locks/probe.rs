@@ -105,7 +105,8 @@ fn memory_mib(env: &BenchEnv) -> Result<f64> {
     Ok(kib as f64 / 1024.0 * 100_000.0 / env.names as f64)
 }
 
-/// Instructions of one iteration: the difference of two runs, both of which include open and close.
+/// Instructions of one iteration, from the difference of two runs, because each run also opens and
+/// closes the store.
 #[allow(clippy::cast_precision_loss, reason = "approximate statistics")]
 fn instructions_per_iteration(work: Probe, env: &BenchEnv) -> Result<f64> {
     let [once, twice] = [ITERATIONS, 2 * ITERATIONS].map(|iterations| instructions(work, iterations, env));

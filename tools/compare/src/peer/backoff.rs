@@ -1,6 +1,6 @@
 //! The backoff before a retry, for the optimistic stores, which have none of their own.
 //!
-//! The documentation of these stores advises to retry, but not how long to wait before. In
+//! The documentation of these stores advises a retry, but states no time to wait before it. In
 //! surrealkv, for example, a transaction conflicts with a commit that is still being synced, so an
 //! immediate retry is far too early; benches/RESULTS.md has the measurements. percolite has its own
 //! backoff, and the stores with one writer need none.
@@ -18,8 +18,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Sleeps for 50 to 100 % of a time. It starts at `FIRST`, and doubles with each of the first
-    /// `DOUBLINGS` retries.
+    /// Sleeps for 50 to 100 % of a time that is `FIRST` at the first retry and doubles with each of
+    /// the next `DOUBLINGS` retries.
     pub fn wait(&mut self) {
         let most = FIRST * (1 << self.attempts.min(DOUBLINGS));
         self.attempts += 1;

@@ -1,7 +1,7 @@
 //! percolite, with its defaults.
 //!
-//! Rows that are read and then written need no `get_for_update`: two transactions that write one
-//! row conflict anyway (`Txn::get`). Scans lend their rows (`Scan::visit`), as the scans of other
+//! Rows that will be written are read by `Txn::get`, not by `get_for_update`: two transactions that
+//! write one row conflict anyway. Scans lend their rows (`Scan::visit`), as the scans of other
 //! stores do.
 //!
 //! A load consists of buffered transactions of 10,000 rows and one sync at the end. No other client

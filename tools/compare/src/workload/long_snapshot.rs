@@ -14,8 +14,7 @@ use crate::peer::Session;
 
 const SNAPSHOT_AGE: Duration = Duration::from_secs(10);
 /// How often the client checks whether the run has ended, because a snapshot must not outlast the
-/// run. Before the client closes a snapshot, it reads all rows of the snapshot, to check that their
-/// versions are still available.
+/// run.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,6 +42,7 @@ impl Work for LongSnapshot {
             while client.should_continue() && started.elapsed() < SNAPSHOT_AGE {
                 std::thread::sleep(POLL_INTERVAL);
             }
+            // All versions that the snapshot shows must still be available.
             let (rows, sum) = sum(&reader)?;
             ensure!(rows == self.transfers.accounts, "a snapshot has {rows} accounts");
             ensure!(sum == rows * OPENING_BALANCE, "the sum of a snapshot is {sum}");

@@ -50,7 +50,7 @@ impl Transfers {
         while client.should_continue() {
             let rows_per_transfer = rows.draw_different(self.rows_per_transfer, &mut client.rng);
             let rows_per_transfer: Vec<u64> = rows_per_transfer.into_iter().map(|account| first + account).collect();
-            // The payer is not always the account with the first key.
+            // The accounts are in the order of their keys, so the payer is a random one of them.
             let payer = usize::try_from(client.rng.below(self.rows_per_transfer as u64))?;
             let amount = 1 + client.rng.below(AMOUNT_MAX);
             let value = client.rng.value(0, client.value_bytes);

@@ -1,10 +1,10 @@
 //! Infers commit timestamps for transactions of unknown outcome whose values a reader saw.
 //!
-//! The bounds of a timestamp come from one pass over all operations. Of two committed transactions
-//! that write or lock the same row, one has committed before the snapshot of the other. So the
-//! transactions to be inferred that lock a row have committed in the order of their snapshots, and
-//! another transaction `T` that reads or locks the row needs to bound only one of them: the last
-//! one with a snapshot before that of `T`. Each earlier one is bounded by its successor.
+//! The bounds of the timestamps come from one pass over all operations. Two committed transactions
+//! that write or lock the same row do not overlap: one commits before the other takes its snapshot.
+//! So the inferred transactions that lock a row have committed in the order of their snapshots.
+//! Another transaction that reads or locks the row bounds only one of them: the last one with a
+//! snapshot before its own. Each earlier one is bounded by the next one.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -59,10 +59,9 @@ pub fn infer_commit_ts(
     in_order.sort_unstable_by_key(|(txn, bounds)| (bounds.to.0, *txn));
     let placed = in_order.into_iter().map(|(txn, Bounds { above, to })| {
         let lowest = free.at_or_after(above.0.saturating_add(1));
-        // If no timestamp between the bounds is free, the transaction gets the upper bound, which
-        // is in use, and the check for reuse reports it. If the bounds contradict each other, the
-        // transaction gets a free timestamp above the lower bound, and the sweep reports what does
-        // not fit.
+        // If no timestamp between the bounds is free, the transaction gets the upper bound although
+        // it is in use, and the check for reuse reports this. If the bounds contradict each other,
+        // it gets a free timestamp above the lower bound, and the sweep reports what does not fit.
         let fits = lowest <= to.0;
         let commit_ts = if fits || to.0 <= above.0 { lowest } else { to.0 };
         free.take(commit_ts);

@@ -92,9 +92,8 @@ fn find(history: &History) -> Findings {
     }
 
     for finding in &mut findings {
-        // A transaction of unknown outcome counts as committed only if the history has a reader of
-        // its value. So this reader is involved, and so are the transactions that bound the
-        // inferred timestamp.
+        // A transaction of unknown outcome counts as committed only because of its first reader,
+        // and at a timestamp that other transactions bound. So all of these are involved.
         for at in 0..finding.involved.len() {
             if let Some(inferred) = inferred.get(&finding.involved[at]) {
                 finding.involved.push(inferred.first_reader);

@@ -73,9 +73,9 @@ pub fn reuse<'h>(history: &'h History, commits: &'h [Option<u64>]) -> impl Itera
     })
 }
 
-/// Sessions that go back in time. The lines of a session are in the order of its transactions.
-/// Later snapshots are compared only with acknowledged transactions: a read without an
-/// acknowledgement may have shown data that a crash lost.
+/// Sessions that go back in time. The lines of a session are in the order of its transactions. A
+/// snapshot is compared only with the earlier transactions that were acknowledged: a read without
+/// an acknowledgement may have shown data that a crash lost.
 pub fn sessions(history: &History) -> impl Iterator<Item = Finding> {
     let mut last: FxHashMap<u64, (u64, TxnIndex)> = FxHashMap::default();
     history.indexed().filter_map(move |(txn, transaction)| {

@@ -27,7 +27,7 @@ use super::scope::Scope;
 use super::sweep::{Mismatch, Sweep, Writer, sweep};
 use super::writers::{last_write, locked_rows};
 
-/// How many transactions are tried that may have written what a read has found.
+/// At most this many transactions are tried as the writer of what a read has found.
 const CANDIDATES_MAX: usize = 8;
 
 /// The history with all outcomes resolved.
@@ -137,8 +137,8 @@ impl UnknownTxns {
             }
             let certain = if unique.is_empty() { deleted } else { unique };
             if !certain.is_empty() {
-                // `certain` is in the order of `read_ts`, and a later insertion replaces an earlier
-                // one. So in reverse order each transaction keeps its earliest reader.
+                // `certain` is in the order of the readers' snapshots, and a later insertion
+                // replaces an earlier one. So it is reversed: the earliest reader stays.
                 first_readers.extend(certain.into_iter().rev());
                 resolved = hypotheses.evaluate(&first_readers, &scope);
             } else if let Some((candidates, reader)) = ambiguous {

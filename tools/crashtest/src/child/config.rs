@@ -21,7 +21,7 @@ pub enum DurabilityMode {
     /// When commits are visible.
     Buffered,
     /// For half of the clients, when commits are visible; for the other half, when they are
-    /// durable. Snapshots of the store show durable data only.
+    /// durable. The store is opened as for `Sync`, so its snapshots show durable data only.
     Mixed,
 }
 

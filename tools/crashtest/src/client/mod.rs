@@ -80,7 +80,7 @@ const WRITE_TO_DROPPED: &str = "a write to a dropped keyspace was acknowledged";
 /// See the [module](self).
 pub struct Client<'a> {
     store: &'a Store,
-    /// To read the commit timestamps of transactions that the store retries by itself.
+    /// The store's engine: it has the commit timestamps that `Store::transact` does not return.
     engine: &'a dyn Engine,
     rows: Keyspace,
     second: Option<Keyspace>,
@@ -189,7 +189,7 @@ impl<'a> Client<'a> {
     }
 
     /// The number of write skews that snapshots have shown, each counted in every snapshot that
-    /// shows it. Only those are counted that snapshot isolation permits.
+    /// shows it. Write skew of rows that were locked is a violation, and is not counted.
     pub fn write_skews(&self) -> u64 {
         self.write_skews
     }

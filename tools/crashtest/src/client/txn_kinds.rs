@@ -117,9 +117,8 @@ impl Client<'_> {
         let options = self.options().retry_policy(policy);
         let store = self.store;
         let mut last = None;
-        // `began` must be before the snapshot of its attempt, which is taken before the closure is
-        // called. So it is read before the first attempt, and for each further one at the end of
-        // the previous closure.
+        // `began` must be before the attempt's snapshot, which is older than the call of the
+        // closure. So each call reads the clock at its end, for the next attempt.
         let mut began = self.recorder.now();
         let done = store.transact_with(options, |txn| {
             if let Some((number, _)) = last {

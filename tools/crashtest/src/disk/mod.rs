@@ -1,8 +1,8 @@
 //! Private disks of two kinds: a file system with a journal, for power cuts, and a small file
 //! system in memory, which can be filled.
 //!
-//! Each disk is mounted by a shell, the *mounter*, in a mount namespace of its own. Of other
-//! processes only those that [`Disk::command`] starts see the disk; the harness reaches it through
+//! Each disk is mounted by a shell, the *mounter*, in a mount namespace of its own. Processes that
+//! [`Disk::command`] starts see the disk, too; the harness, which does not, reaches it through
 //! `/proc`. The mounter reads commands from the harness. When the harness ends, this input ends,
 //! and the mounter unmounts and deletes everything. If the mounter is killed, the kernel removes
 //! the mounts with the namespace.

@@ -1,7 +1,7 @@
 //! A fault below the store: the n-th system call of one kind on one kind of file fails.
 //!
 //! `strace` injects the fault, so neither the store nor RocksDB is changed. `strace` counts the
-//! calls of each thread separately: the n-th call of any thread fails.
+//! calls of each thread separately: in every thread that makes n such calls, the n-th fails.
 
 use std::fmt;
 use std::path::Path;
@@ -125,7 +125,8 @@ impl Fault {
         command
     }
 
-    /// Whether the log of `strace` contains the fault. `openat` without `O_CREAT` is no creation.
+    /// Whether the log of `strace` contains the fault. A failed `openat` without `O_CREAT` does not
+    /// count: it was not to create a file.
     pub fn was_injected(self, log: &str) -> bool {
         let is_it = |call: &str| self.syscall != Syscall::Create || call.contains("O_CREAT");
         if self.errno == Errno::Kill {

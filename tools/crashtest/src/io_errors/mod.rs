@@ -354,8 +354,8 @@ fn fault_free_run(config: &ChildConfig, fault: Fault) -> anyhow::Result<ClientLo
     if (fault.syscall, fault.file) != (Syscall::Delete, File::Table) {
         (config.transactions, config.filler_bytes) = (10.min(config.transactions), 0);
     }
-    // The fault must hit the creation of a file, not the opening of an existing one. A large buffer
-    // avoids flushes, so that this run leaves few files.
+    // The fault must hit the creation of a file, but `strace` counts the opening of an existing one
+    // as well. A large buffer avoids flushes, so that this run leaves few files to open.
     if fault.syscall == Syscall::Create {
         config.write_buffer_bytes = 128 << 20;
     }

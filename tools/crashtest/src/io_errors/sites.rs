@@ -32,7 +32,7 @@ pub struct FaultSite {
     pub errnos: Vec<Errno>,
     /// Which stores reach the site.
     pub store: StoreAge,
-    /// The fault is injected at one of the first calls; this is how many there are to choose from.
+    /// The fault is injected at a random one of this many first calls.
     pub first_calls: usize,
     /// The fact on which recovery relies if the process ends at this call.
     pub invariant: &'static str,
@@ -116,7 +116,7 @@ pub fn store_for(fault: Fault) -> anyhow::Result<StoreAge> {
 /// The fault, if its site is in the table.
 ///
 /// # Errors
-/// The existing fault sites.
+/// A text that lists the existing fault sites, or says what is wrong with the table.
 pub fn check(fault: Fault) -> Result<Fault, String> {
     let table = table().map_err(|error| error.to_string())?;
     if table.iter().any(|site| (site.syscall, site.file) == (fault.syscall, fault.file)) {

@@ -86,9 +86,9 @@ impl From<Durability> for percolite::Durability {
     }
 }
 
-/// The visit of the crash point at which the process is killed. If an incarnation visits the point
-/// only once, the visit is the number of incarnations that are killed there: one for `First`, two
-/// for `Second`, three for `Last`.
+/// The visit of the crash point at which the process is killed. An incarnation visits some points,
+/// such as those of opening, only once. For these several incarnations are killed instead: one for
+/// `First`, two for `Second`, three for `Last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
     /// The first visit after [`ChildConfig::after_acks`] acknowledged commits.

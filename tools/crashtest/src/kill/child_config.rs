@@ -9,8 +9,8 @@ use crate::child::{ChildConfig, DurabilityMode};
 use crate::rng::SeededRng;
 use crate::workload::{self, Workload};
 
-/// In cases of points in a checkpoint or restore, one step of the first client in this many makes
-/// one.
+/// If the point is in a checkpoint, one step of the first client in this many makes a checkpoint.
+/// If it is in a restore, one step in this many restores a dump.
 const MAINTENANCE_EVERY: usize = 4;
 
 /// The configuration that the incarnations of a case have in common.
@@ -69,9 +69,8 @@ pub fn random_config(case: &Case, store_dir: &Path, mutant: Option<&str>, rng: &
         mutant: mutant.map(str::to_owned),
         ..ChildConfig::default()
     };
-    // Lock clients need a clock of normal speed. A faster one would go back between two
-    // incarnations, as each begins at the real time, and the ends of leases are checked by the
-    // clock.
+    // Lock clients need a clock of normal speed, because the ends of leases are checked by it. A
+    // faster clock goes back between two incarnations: each begins at the real time.
     let lock_clients = if defaults.clock_speed == 1 { defaults.lock_clients } else { 0 };
     ChildConfig { lock_clients, ..defaults }
 }
@@ -97,9 +96,9 @@ fn history_ms(point: CrashPoint, large: bool, rng: &mut SeededRng) -> Option<u64
     use CrashPoint as P;
     match point {
         P::HistoryFloorRaised => Some(1),
-        // Some incarnations of such a case have a faster clock. Their commits are in the future of
-        // the other incarnations' clock. With a history, dropped data would be kept until this
-        // clock has caught up.
+        // With large transactions some incarnations of these cases have a faster clock, and their
+        // commits are in the future of the other incarnations. A history would keep dropped data
+        // until the slower clock has caught up.
         P::KeyspaceDropped | P::KeyspaceDataDeleted if large => None,
         _ => [None, None, Some(0), Some(20), Some(1 << 30)][rng.below(5)],
     }

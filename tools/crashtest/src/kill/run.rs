@@ -163,8 +163,8 @@ impl Attempt<'_> {
         Ok(AttemptResult::Checked(violations))
     }
 
-    /// Counts the kills at the case's point, by the commits that were acknowledged before each: at
-    /// least how many had to be, and how many were.
+    /// Counts the kills at the case's point. `target_acks` has for each kill how many acknowledged
+    /// commits had to precede it at least, and how many did.
     fn count_kills(&mut self, target_acks: &[(u64, u64)]) {
         for (least, acknowledged) in target_acks {
             self.outcome.count_hit(&self.case.protocol.environment().to_string(), self.case.point.name());
@@ -181,9 +181,8 @@ impl Attempt<'_> {
     }
 
     /// Runs the incarnation without a kill, on a copy of the store, to count the visits of the
-    /// point. Then plans the kill for the last of them; each further attempt of the case halves
-    /// this number, since with another timing there may be fewer visits. Returns whether there was
-    /// any visit.
+    /// point. Then plans the kill at the last visit. With another timing there may be fewer visits,
+    /// so each further attempt of the case halves the number. Returns whether there was any visit.
     fn find_last_visit(&mut self, incarnation: &mut Incarnation, log: &Path) -> anyhow::Result<bool> {
         let store_dir = self.case_dir.join("run-without-kill");
         if store_dir.exists() {

@@ -14,7 +14,7 @@ use super::{LEASE_MAX_MS, LOCK_NAMES, SEMAPHORE, SEMAPHORE_PERMITS, SharedLocks}
 use crate::client::ClientId;
 use crate::rng::SeededRng;
 
-/// A wait that ends this long after its timeout is a violation: the timeout has not ended it.
+/// A wait that times out must end within this time after its timeout.
 const LATE_WAIT: Duration = Duration::from_secs(60);
 
 const CATALOG: KeyspaceId = KeyspaceId(0);
@@ -68,8 +68,8 @@ impl EventWriter<'_> {
         at.tick
     }
 
-    /// Records that a call found the grant lost: the end attempt numbered `by`, or a call of
-    /// another kind if `by` is 0.
+    /// Records that a call found the grant lost. `by` is the number of the end attempt that the
+    /// call was; 0 if it was no attempt to end the grant.
     pub fn record_not_held(&self, name: &str, token: u64, by: u64) {
         let at = self.now();
         self.record(LockEvent::NotHeld { name: name.into(), token, by, at });
@@ -365,9 +365,8 @@ impl<'a> LockClient<'a> {
         let free = self.env.store.is_free_lock(&name)?;
         let before = self.env.store.lock_holders(&name)?;
         let is_held = before.iter().any(|holder| holder.token == Some(Timestamp::from_u64(token)));
-        // A grant enters `ended` before it ends. So it may still be held, as after a failed
-        // conversion, and then its token is not stale. If the lock is free, the token can end no
-        // later grant.
+        // A grant enters `ended` before it ends. If it is still held, as after a failed conversion,
+        // its token is not stale. If the lock is free, there is no later grant to end by mistake.
         if is_held || free {
             return Ok(());
         }

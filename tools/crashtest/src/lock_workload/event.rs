@@ -73,16 +73,16 @@ pub enum LockEvent {
     EndAttempt { name: String, token: u64, by: u64, at: LogicalTime },
     /// The end attempt `by`, which was a conversion, has failed. The grant is unchanged.
     EndFailed { name: String, token: u64, by: u64, at: LogicalTime },
-    /// A call attaches a guard to the lease, or renews it. From here on the lease has no known
-    /// latest end.
+    /// A call is about to attach a guard to the lease, or to renew it. Both may extend the lease,
+    /// so from here on it has no known latest end.
     Resumed { name: String, token: u64 },
     /// The guard was released. The grant has ended durably, unless it was lost before.
     Released { name: String, token: u64, by: u64, at: LogicalTime },
     /// A call of the store has ended the grant durably.
     EndedDurably { name: String, token: u64 },
-    /// A call found the grant lost: the end attempt numbered `by`, or a call of another kind if
-    /// `by` is 0. The checker requires that the end of the lease or another end attempt explains
-    /// the loss.
+    /// A call found the grant lost. `by` is the number of the end attempt that the call was; 0 if
+    /// it was no attempt to end the grant. The checker requires that the end of the lease or
+    /// another end attempt explains the loss.
     NotHeld { name: String, token: u64, by: u64, at: LogicalTime },
     /// A transaction is about to commit.
     Commit(Box<LockCommit>),
@@ -128,7 +128,7 @@ pub struct LockRead {
     pub read_ts: u64,
     /// Whether the read is a snapshot, which shows only durable data.
     pub durable: bool,
-    /// The number of the last commit that wrote the row of the lock.
+    /// The number that was read from the row of the lock: that of the last commit that wrote it.
     pub seen: u64,
 }
 

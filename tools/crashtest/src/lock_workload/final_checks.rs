@@ -166,7 +166,7 @@ pub fn check_nothing_left(store: &Store) -> Result<Vec<Violation>, Error> {
     Ok(violations)
 }
 
-/// The names of the locks whose leases have rows.
+/// The keys of all lease rows.
 ///
 /// # Errors
 /// Errors of the reads.

@@ -57,7 +57,7 @@ const REOPEN_EVERY: u64 = 8;
 const PAGE_BYTES: usize = 4096;
 /// Zeros after a truncated log.
 const ZEROS_BYTES: usize = 50_000;
-/// The first positions: the two headers. A full run flips each of their bits.
+/// The number of positions in the two headers, which come first. A full run flips each bit there.
 const HEADER_POSITIONS: usize = 2 * HEADER_BYTES;
 /// One position in this many of a quick run is in a header.
 const QUICK_HEADERS: usize = 12;
@@ -261,10 +261,10 @@ fn check_opening(replayed: Option<ReplayResult>, report: &StoreReport) -> Vec<Vi
         )),
         (None, _) => {}
         (Some(error), replayed) => {
-            // A refusal is right if the log has lost commits. If no header is valid (`replayed` is
-            // `None`) nothing is known of the log, and a refusal is right, too.
             let is_clear = matches!(error.kind(), ErrorKind::Corruption(text)
                 if fingerprint(text).is_some() && text.contains("Builder::accept_data_loss"));
+            // A refusal is right if the log has lost commits. If no header is valid (`replayed` is
+            // `None`) nothing is known of the log, and a refusal is right, too.
             if !is_clear || replayed.is_some_and(|replayed| !replayed.is_loss()) {
                 violations
                     .push(Violation::new("the store opens", format!("{:?}: {error}; {replayed:?}", error.kind())));

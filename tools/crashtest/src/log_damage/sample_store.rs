@@ -73,8 +73,8 @@ pub struct Acknowledged {
 }
 
 impl SampleStore {
-    /// The client log without the answers that were recorded when the store's log was longer than
-    /// this. Of these answers only the aborts are kept.
+    /// The client log with the answers that were recorded while the store's log had at most this
+    /// length, and with all aborts; and the acknowledged commits among these answers.
     pub fn log_at(&self, length: usize) -> (ClientLog, Acknowledged) {
         let mut client_log = ClientLog::default();
         let mut acknowledged = Acknowledged::default();
@@ -150,8 +150,8 @@ pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
     let (second, rows) = (store.keyspace(SECOND)?, store.keyspace(ROWS)?);
     // Background work after the opening would write to the log at a random time.
     gate.close_after_cleanup();
-    // If every transaction is large, so are those that created the keyspaces, and their locks must
-    // be cleaned up.
+    // In a store with large transactions those that created the keyspaces are large, too, and their
+    // locks must be cleaned up.
     gate.finish_large_transactions(&store);
     let log = segments(dir.path())?.into_iter().next().ok_or_else(|| anyhow::anyhow!("no log"))?;
     let recorder = LengthRecorder::new(&log);

@@ -91,15 +91,15 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     let dir = scratch_dir()?;
     let store = builder().commit_protocol(protocol).open(dir.path())?;
     let rows = store.keyspace("rows")?;
-    // The image is copied before any flush, because a flush syncs the log.
     let store_dir = scratch_dir()?;
+    // The image is copied before any flush, because a flush syncs the log.
     copy_dir(dir.path(), store_dir.path())?;
     let segments_begun = || -> anyhow::Result<Vec<PathBuf>> {
         let files = segments(dir.path())?.into_iter();
         Ok(files.filter(|file| fs::read(file).is_ok_and(|file| header(&file).is_some())).collect())
     };
-    // The file is kept open, because the segment is removed when its rows are in the tables.
     let older = segments_begun()?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
+    // The file is kept open, because the segment is removed when its rows are in the tables.
     let mut older_file = fs::File::open(&older)?;
     let (mut done, mut synced, mut length) = (0, 0, 0);
     let write = |number: u64, long: usize| {

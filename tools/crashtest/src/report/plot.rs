@@ -34,7 +34,8 @@ const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xB2);
 const RED: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
 /// The maximum number of dots in a row or a column.
 const DOTS: f64 = 200.0;
-/// The line of medians has one point for each of about this many ranges of the first coordinate.
+/// The first coordinate is divided into about this many ranges; the line of medians has a point for
+/// each.
 const RANGES: f64 = 12.0;
 
 type Points = Vec<(f64, f64)>;

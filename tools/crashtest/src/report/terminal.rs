@@ -82,7 +82,8 @@ fn write_failure(out: &mut String, failure: &Failure) -> std::fmt::Result {
 fn layers(layers: &[LayerResult]) -> Table {
     let numbers = ["cases", "txns", "acked", "lost", "unacked", "kills", "failed", "time"];
     let mut table = table(&["layer"], &numbers, &["result"]);
-    // A narrow terminal may break only times and results, which have spaces.
+    // On a narrow terminal only the texts of the last two columns, time and result, are broken over
+    // lines, because they have spaces.
     for column in table.column_iter_mut().take(numbers.len()) {
         column.set_constraint(ColumnConstraint::ContentWidth);
     }

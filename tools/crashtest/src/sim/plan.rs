@@ -53,8 +53,8 @@ const LOCK_POINTS: [CrashPoint; 7] = [
     CrashPoint::LockHandedOver,
 ];
 
-/// The table of crash points. If the table is invalid, histories that take their points from it
-/// crash at random steps; the check of the run against the table reports the error.
+/// The table of crash points; empty if it is invalid, which the check of the run against the table
+/// reports.
 static POINTS: LazyLock<Vec<PointRow>> = LazyLock::new(|| table().unwrap_or_default());
 
 /// What a seed decides before the run.
@@ -137,7 +137,8 @@ impl Focus {
     const ALL: [Self; 4] =
         [Self::DropWithOrphans, Self::DeleteDuringLarge, Self::ShortHistory, Self::ExpireDuringCommit];
 
-    /// The name prefix of threads that are stalled for long, and once in how many yields.
+    /// Which threads are stalled for long, by the prefix of their names, and once in how many of
+    /// their yields.
     pub fn stalls(self) -> Option<(&'static str, usize)> {
         match self {
             Self::DropWithOrphans => None,
@@ -290,7 +291,7 @@ impl SimPlan {
     }
 
     /// Whether an embedded incarnation may have a disk fault, or crash before its clients have
-    /// ended. From `CRASHES_MAX` on none does.
+    /// ended: only those with a number below `CRASHES_MAX` may.
     pub fn may_crash(incarnation: u32) -> bool {
         incarnation < CRASHES_MAX
     }
@@ -361,7 +362,8 @@ impl SimPlan {
     }
 }
 
-/// Three retentions: all longer than any run, or each at random: none, short, long or unchanged.
+/// Three retentions, either all longer than any run, or each a random one: none, short, long or
+/// unchanged.
 pub fn random_retention(rng: &mut SeededRng) -> [HistoryRetention; 3] {
     if rng.one_in(4) {
         return [HistoryRetention::For(Duration::from_millis(1 << 30)); 3];

@@ -118,7 +118,7 @@ impl State {
 
     fn write(&mut self, entry: LogEntry) {
         if self.crashes_left == 0 {
-            // Without crashes only the newest entry is needed.
+            // If no crash can follow, only the newest entry is needed.
             self.log.clear();
         }
         self.log.push(Arc::new(entry));

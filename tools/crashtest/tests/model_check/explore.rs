@@ -14,7 +14,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use crate::spec::Invariant;
 
-/// The smallest machine has two cores.
+/// The smallest machine on which the tests run has two cores.
 const THREADS: usize = 2;
 
 /// One exploration runs at a time, because each needs the machine's memory.
@@ -68,7 +68,9 @@ pub fn invariants<M: Describe>() -> Vec<Property<M>> {
     }
 }
 
-/// Explores all states, under the name of the test. Fails with a path if an invariant is violated.
+/// Explores all states, and prints their number with the name of the test. Fails if an invariant is
+/// violated, and prints a path to the violation; or if there are fewer than `states_min` states, or
+/// an event of the [`Coverage`] never occurred.
 pub fn explore<M>(model: M, states_min: usize)
 where
     M: Describe + Send + Sync + 'static,

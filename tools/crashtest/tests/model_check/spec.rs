@@ -185,7 +185,8 @@ impl TxnEnds {
 
         let version = match &change.write {
             CellChange::Put(WriteRecord { txn, commit_ts, .. }) if txn.start_ts == change.start_ts => Some(*commit_ts),
-            // Another transaction's version, which also records the lock-only commit.
+            // The version is another transaction's. It also records when this transaction has
+            // committed its lock-only lock.
             CellChange::Put(WriteRecord { lock_only_ts, .. }) => *lock_only_ts,
             CellChange::Keep | CellChange::Delete => None,
         };
@@ -254,7 +255,7 @@ impl TxnEnds {
                 return Err(Invariant::SingleStatus);
             }
             let request =
-                Resolve { row: crate::rows::key(row), txn, status, keep_old_version: shared, record_lock_only: shared };
+                Resolve { row: crate::rows::key(row), txn, status, keep_old_version: shared, on_shared_engine: shared };
             settle(&mut rows, row, txn, |row| resolve(row, &request))?;
             if rows.cells[row].lock.as_ref().is_some_and(|left| left.txn == txn) {
                 return Err(Invariant::LocksResolvable);

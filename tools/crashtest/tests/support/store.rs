@@ -16,7 +16,7 @@ pub struct Shape {
     pub sessions: usize,
     pub keys: usize,
     pub ops: usize,
-    /// Whether every transaction has exactly `ops` operations, instead of at most.
+    /// Whether every transaction has exactly `ops` operations; otherwise it has at most `ops`.
     pub fixed: bool,
     /// Whether rows may exist at the start.
     pub initial: bool,

@@ -22,19 +22,20 @@ const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 /// How long a transaction of the admission check holds its permit: longer than another transaction
 /// would wait for a permit.
 const PERMIT_HOLD_TIME: Duration = Duration::from_millis(1500);
-/// The maximum number of polls of a check for the end of background work, ten a second.
+/// A check waits for the end of background work for at most this many polls, ten a second.
 const CLEANUP_POLLS_MAX: usize = 600;
 
 impl Embedded<'_> {
     /// Checks that a store has stopped after an error of its disk.
     pub(super) fn check_failed(&self, store: &Store, engine: &Process, dead: &ProcessDead) {
         if self.machine.has_failed() || engine.reservation_failed() {
-            // Perhaps the call that got the error has not returned yet.
+            // The call that got the error may not have returned yet. Then the store does not know
+            // of the error.
             self.scheduler.sleep(Duration::from_millis(100));
+            let storage = engine.engine().storage();
             // If everything is durable, a sync has nothing to do and succeeds, and only the next
             // write is refused. The batch is empty, so a store that wrongly accepts it is not
             // changed.
-            let storage = engine.engine().storage();
             let continues = || store.sync().is_ok() && storage.write(storage.new_batch(0)).is_ok();
             if continues() && !is_dead(dead) {
                 self.report("fail-stop", "a write or sync has failed, and the store continues");

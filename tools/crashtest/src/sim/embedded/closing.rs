@@ -15,7 +15,7 @@ use crate::violation::Violation;
 
 /// How many clients continue while the store is closed.
 const LATE_CLIENTS: usize = 4;
-/// How many transactions each late client attempts; the closed store refuses the rest.
+/// A late client ends after this many transactions, or at the first that the closed store refuses.
 const TRANSACTIONS: usize = 20;
 /// One transaction in this many commits; the others only begin.
 const COMMITS_EVERY: usize = 8;
@@ -41,8 +41,8 @@ impl Embedded<'_> {
             for _ in 0..LATE_CLIENTS {
                 late.extend(self.late_client(&store, engine, dead, incarnation));
             }
-            // Each late client gets to a random step. Most late clients are stalled at their step
-            // while the store is closed.
+            // While this thread yields, each late client gets to a random step. Most are then
+            // stalled there until the store is closed.
             for _ in 0..self.rng.below(STEPS_BEFORE_MAX) {
                 self.scheduler.yield_point("about to close");
             }

@@ -91,7 +91,7 @@ impl Embedded<'_> {
         if self.plan.mode == Mode::Locks && incarnation > 0 {
             let pause = PAUSES_MS[self.rng.below(PAUSES_MS.len())];
             self.scheduler.advance(Duration::from_millis(self.rng.below(pause) as u64));
-            // The clock is set forward or back by hours here, and never while lock clients run.
+            // In a history of locks the clock can be set only here, forward or back by hours.
             self.step_clock();
         }
         BeforeOpening(self.lock_events.logical_time(incarnation, self.scheduler.now()), self.scheduler.unix_millis())

@@ -173,7 +173,8 @@ impl<'a> Embedded<'a> {
         }
     }
 
-    /// Plans the crash of this incarnation, a power cut or a kill; returns its deadline in yields.
+    /// Plans the crash of this incarnation, a power cut or a kill. Returns within how many yields
+    /// it comes once it is due.
     fn plan_crash(&mut self, dead: &ProcessDead, incarnation: u32) -> Option<u64> {
         let Crash { trigger, deadline_yields } = self.plan.crash(&mut self.rng, incarnation > 0);
         let choice = self.rng.bits();
@@ -248,7 +249,7 @@ impl<'a> Embedded<'a> {
         }
     }
 
-    /// Runs the clients of an incarnation, and checks the store after the last one.
+    /// Runs the clients of an incarnation, and checks the store when all of them have ended.
     fn run_clients(
         &mut self,
         store: &Store,

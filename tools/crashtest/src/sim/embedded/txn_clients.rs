@@ -32,7 +32,7 @@ pub struct Incarnation {
     pub keyspaces: (Keyspace, Keyspace),
     /// Whether errors are expected, because the disk fails.
     pub may_fail: bool,
-    /// The deadline of the crash, in yields.
+    /// Within how many yields the crash comes once it is due; `None`: no deadline.
     pub deadline_yields: Option<u64>,
 }
 

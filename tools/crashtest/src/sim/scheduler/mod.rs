@@ -31,8 +31,7 @@ use crate::rng::SeededRng;
 const BEGAN_UNIX_MS: u64 = 1_763_700_000_000;
 /// A simulated thread that does not yield within this real time hangs.
 const REAL_TIME_MAX: Duration = Duration::from_secs(20);
-/// After this many failed attempts of a thread in a row to lock a mutex, the mutex counts as never
-/// released.
+/// A mutex counts as never released when a thread has failed to lock it this many times in a row.
 const LOCK_ATTEMPTS_MAX: u32 = 1_000_000;
 /// The number of a thread.
 pub type ThreadId = usize;
@@ -215,7 +214,7 @@ impl Scheduler {
             if *attempts >= LOCK_ATTEMPTS_MAX {
                 let what = format!("thread {} waits for a lock that is never released", state.threads[own].name);
                 if own == 0 {
-                    // The main thread reports a stuck run, which it cannot do while it is stuck
+                    // Only the main thread could continue and report the stuck run, but it is stuck
                     // itself.
                     eprintln!("{what}");
                     std::process::abort();

@@ -86,7 +86,7 @@ impl Embedded {
             commit_ts,
             keep_txn_record,
             keep_old_version: false,
-            record_lock_only: false,
+            on_shared_engine: false,
         };
         // A live owner must be able to commit the rows that it has locked.
         commit(&as_read, &request).map_err(|_| Invariant::LiveOwnersLeftAlone)
@@ -185,7 +185,8 @@ impl Embedded {
         self.submit(state, changes, Some(client))
     }
 
-    /// The conflict of a refused writer. `None` if a resolver can remove the lock.
+    /// The conflict with which a refused writer aborts. `None` if it met a lock of a committed
+    /// transaction or an orphan lock: the writer waits until the lock is gone.
     fn conflict_of(&self, state: &State, client: usize, row: usize) -> Option<&'static str> {
         let found = &state.now().rows.cells[row];
         match &found.lock {

@@ -37,7 +37,7 @@ impl Embedded {
                     txn: txn_id(start_ts),
                     status: status_of_txn,
                     keep_old_version: false,
-                    record_lock_only: false,
+                    on_shared_engine: false,
                 };
                 match resolve(&state.now().rows.read(row, start_ts), &request) {
                     Ok(Step::Done(())) => Resolver::None,

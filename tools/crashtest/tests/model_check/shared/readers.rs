@@ -40,7 +40,8 @@ impl Shared {
     ) -> Result<Reader, Invariant> {
         let decides = match result {
             ResolverResult::NotYet(resolver) => return Ok(Reader::Reading { read_ts, view, found, resolver }),
-            // The reader gets the error that its snapshot is too old, and has read nothing.
+            // The reader gets the error that its snapshot is too old, so no row that it has read is
+            // compared.
             ResolverResult::Failed => {
                 self.coverage.hit("a reader needs a pruned record");
                 return Ok(Reader::Done { read_ts, found: Vec::new() });

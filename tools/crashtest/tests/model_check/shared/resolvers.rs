@@ -56,7 +56,7 @@ impl Shared {
         let status = status_of(resolver.answer);
         match step_result(resolve(
             as_read,
-            &Resolve { row: key(resolver.row), txn, status, keep_old_version: true, record_lock_only: true },
+            &Resolve { row: key(resolver.row), txn, status, keep_old_version: true, on_shared_engine: true },
         )) {
             StepResult::Send(sent, ()) => {
                 resolver.sending = Some(sent);

@@ -103,7 +103,7 @@ impl Shared {
                 let status = TxnStatus::Committed(commit_ts);
                 match step_result(resolve(
                     as_read,
-                    &Resolve { row, txn, status, keep_old_version: true, record_lock_only: true },
+                    &Resolve { row, txn, status, keep_old_version: true, on_shared_engine: true },
                 )) {
                     StepResult::Send(sent, ()) => state.writers[w].sending = Some(sent),
                     StepResult::Answer(()) | StepResult::Refused(_) => {
@@ -176,7 +176,7 @@ impl Shared {
             commit_ts,
             keep_txn_record: true,
             keep_old_version: true,
-            record_lock_only: true,
+            on_shared_engine: true,
         };
         match step_result(commit_at_least(as_read, &request)) {
             StepResult::Send(sent, at) => {
