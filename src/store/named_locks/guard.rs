@@ -71,8 +71,8 @@ impl LockGuard {
     /// paused holder. A copied, restored or repaired store is another store: its tokens may repeat
     /// those of the original or be smaller.
     ///
-    /// Zero while a conversion is incomplete ([`LockGuard::upgrade`]). A service that has accepted a
-    /// token rejects zero.
+    /// Zero while a conversion is incomplete ([`LockGuard::upgrade`]). A service that has accepted
+    /// a token rejects zero.
     pub fn token(&self) -> Timestamp {
         if self.grant().is_ready() { self.grant().token() } else { Timestamp::ZERO }
     }
