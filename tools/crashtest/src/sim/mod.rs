@@ -38,6 +38,7 @@ use crate::violation::Violation;
 
 pub use plan::TRANSACTIONS_MIN;
 use plan::{Focus, SimPlan};
+use scheduler::LONG_STALL;
 pub use scheduler::Scheduler;
 
 /// The name of the store's background thread, as in `coordinator/embedded`.
@@ -131,11 +132,11 @@ pub fn run(mode: Mode, seed: u64, trace: bool) -> SimResult {
     let scheduler = Scheduler::new_on_current_thread(rng.split(), trace);
     match rng.below(if mode == Mode::Locks { 4 } else { 0 }) {
         1 => scheduler.yield_at_locks(),
-        2 | 3 => scheduler.stall_often(plan::LOCK_CLIENT, 30),
+        2 | 3 => scheduler.stall_often(plan::LOCK_CLIENT, 30, LONG_STALL),
         _ => {}
     }
-    if let Some((threads, once_in)) = plan.focus.and_then(Focus::stalls) {
-        scheduler.stall_often(threads, once_in);
+    if let Some((threads, once_in, longest)) = plan.focus.and_then(Focus::stalls) {
+        scheduler.stall_often(threads, once_in, longest);
     }
     let (recorder, stats, mut violations) = match plan.mode {
         Mode::Embedded | Mode::Locks => embedded::Embedded::new(&scheduler, &plan, rng).run(),

@@ -8,7 +8,7 @@ use percolite::engine::MAX_PAGE_BYTES;
 use percolite::internal::coordinator::HistoryRetention;
 use percolite::{CommitProtocol, Durability};
 
-use super::scheduler::Trigger;
+use super::scheduler::{LONG_STALL, ROUND_STALL, Trigger};
 use super::{BACKGROUND_THREAD, Mode, other_protocol};
 use crate::client::{ClientConfig, SECOND_EVERY};
 use crate::points::{Environment, PointRow, table};
@@ -137,14 +137,15 @@ impl Focus {
     const ALL: [Self; 4] =
         [Self::DropWithOrphans, Self::DeleteDuringLarge, Self::ShortHistory, Self::ExpireDuringCommit];
 
-    /// Which threads are stalled for long, by the prefix of their names, and once in how many of
-    /// their yields.
-    pub fn stalls(self) -> Option<(&'static str, usize)> {
+    /// Which threads are stalled, by the prefix of their names, once in how many of their yields,
+    /// and for how long at most.
+    pub fn stalls(self) -> Option<(&'static str, usize, (usize, Duration))> {
         match self {
             Self::DropWithOrphans => None,
-            Self::DeleteDuringLarge => Some((BACKGROUND_THREAD, 40)),
-            Self::ShortHistory => Some((READER, 10)),
-            Self::ExpireDuringCommit => Some((CLIENT, 25)),
+            Self::DeleteDuringLarge => Some((BACKGROUND_THREAD, 40, LONG_STALL)),
+            // Garbage collection must have time to remove what a stalled reader is about to read.
+            Self::ShortHistory => Some((READER, 4, ROUND_STALL)),
+            Self::ExpireDuringCommit => Some((CLIENT, 25, LONG_STALL)),
         }
     }
 }
@@ -255,6 +256,8 @@ impl SimPlan {
             Focus::ShortHistory => {
                 let retention = HistoryRetention::For(Duration::from_millis([1, 5, 20][rng.below(3)]));
                 (self.retention, self.has_reader, self.failing_disk) = ([retention; 3], true, false);
+                // While clients think, garbage collection runs.
+                self.think_every = 3;
             }
             Focus::ExpireDuringCommit => {
                 self.workload = workload::SET;

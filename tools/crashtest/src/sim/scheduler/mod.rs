@@ -24,7 +24,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use percolite::crashtest::{CrashPoint, LockAttempt};
 
-use self::threads::{LONG_STALL, Stall, State, Thread, ThreadState};
+pub use self::threads::{LONG_STALL, ROUND_STALL};
+use self::threads::{Stall, State, Thread, ThreadState};
 use crate::rng::SeededRng;
 
 /// The wall clock at the start of the simulation, in milliseconds since 1970.
@@ -251,11 +252,11 @@ impl Scheduler {
     }
 
     /// Makes threads yield before they lock any mutex of the store. Those with this name prefix are
-    /// also stalled for long, once in `once_in` yields.
-    pub fn stall_often(&self, threads: &'static str, once_in: usize) {
+    /// also stalled once in `once_in` yields, for at most `longest`: steps of others, and time.
+    pub fn stall_often(&self, threads: &'static str, once_in: usize, longest: (usize, Duration)) {
         let mut state = self.state.lock();
         (state.yield_at_locks_every, state.stall_every, state.stall_prefix) = (1, once_in, threads);
-        state.stall_max = LONG_STALL;
+        state.stall_max = longest;
     }
 
     /// Makes threads yield before they lock any mutex of the store.

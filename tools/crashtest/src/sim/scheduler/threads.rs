@@ -12,6 +12,8 @@ use crate::rng::SeededRng;
 const STALL: (usize, Duration) = (400, Duration::from_millis(20));
 /// The longest stall where threads are stalled often.
 pub const LONG_STALL: (usize, Duration) = (2000, Duration::from_millis(100));
+/// A stall that lasts longer than the pause between two rounds of the background worker.
+pub const ROUND_STALL: (usize, Duration) = (8000, Duration::from_millis(600));
 
 pub struct State {
     pub rng: SeededRng,
