@@ -351,7 +351,8 @@ fn another_lock_on_the_primary_is_no_status(environment: &Environment) {
     let theirs = driver.lock("p");
     for liveness in [OwnerLiveness::Ended, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: Some(ts(40)) }] {
         assert_eq!(driver.check(txn(10), "p", liveness), Ok(TxnStatus::RolledBack));
-        // Nor does the lock count for a transaction that began later, with a lower owner id.
+        // Nor does the lock decide the status of a transaction with a later start and a lower owner
+        // id: the ids must be equal.
         let namesake = TxnId { owner: OwnerId::from_u64(99), ..txn(21) };
         assert_eq!(driver.check(namesake, "p", liveness), Ok(TxnStatus::RolledBack));
         assert_eq!(driver.lock("p"), theirs);

@@ -164,8 +164,8 @@ fn a_snapshot_finds_the_version_that_is_being_replaced(environment: &Environment
         }
         gate.open();
         assert!(commit.join() > snapshot.read_ts());
-        // A third version replaces the second one. From here on only the snapshot and the
-        // transaction need the first one.
+        // A third version replaces the second one. The snapshot and the transaction still read the
+        // first one.
         store.put("k", long("newer"));
         assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
         assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));

@@ -254,7 +254,7 @@ fn an_identical_prewrite_changes_nothing(environment: &Environment) {
     assert_eq!(driver.lock("k"), Some(before));
 }
 
-/// Public issue: tikv PR 10522.
+/// From tikv PR 10522.
 fn a_prewrite_after_a_resolver_committed_succeeds(environment: &Environment) {
     let driver = environment.driver();
     let primary = put(txn(10), "p", "v");

@@ -100,7 +100,7 @@ fn locked(min_commit_ts: u64) -> Result<PrewriteResult, StepError> {
     Ok(PrewriteResult::Locked { min_commit_ts: ts(min_commit_ts) })
 }
 
-/// Every phase goes on with the rows of the phases before it.
+/// The order of these calls matters: each begins with the rows as the previous ones left them.
 pub fn every_step_is_idempotent(engine: &Subject) {
     lock_rows_and_push(engine, txn(10));
     commit_at_17(engine, txn(10));

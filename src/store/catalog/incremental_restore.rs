@@ -76,9 +76,8 @@ impl<'a> Increment<'a> {
             let locked = change_catalog(&mut txn, &catalog, header, listed, existing, &mut targets);
             match locked.and_then(|changes| txn.lock_buffered_rows_now().map(|()| changes)) {
                 Ok(catalog) => {
-                    // From here on it is no conflict if another transaction has committed to a row:
-                    // the dump replaces what it wrote. It still is one if a running transaction has
-                    // locked the row.
+                    // From here on a commit of another transaction to a row is no conflict, because
+                    // the dump replaces the row. A lock of a running transaction still is one.
                     txn.skip_conflict_check();
                     return Ok(Self { store, staged, txn, targets, catalog });
                 }

@@ -21,7 +21,7 @@ impl Scope {
         Self { keys: Vec::new(), txns: history.indexed().map(|(txn, _)| txn).collect() }
     }
 
-    /// The scope of these rows.
+    /// These rows, and the transactions that read or write one of them.
     pub fn of(history: &History, keys: &FxHashSet<Key>) -> Self {
         let mut scope = Self { keys: vec![false; history.key_count()], txns: Vec::new() };
         for key in keys {

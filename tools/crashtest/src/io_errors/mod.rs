@@ -52,7 +52,7 @@ const DISK_FULL_EVERY: usize = 5;
 const ATTEMPTS: u32 = 8;
 /// The space that is freed after the disk was full.
 const BALLAST_KIB: u64 = 64 << 10;
-/// The largest disk that a case may fill; a larger one would never become full.
+/// The size of the largest disk that a case may fill.
 const KIB_MAX: u64 = 64 << 10;
 const BALLAST: &str = "ballast";
 /// Errors after which the store must be opened again.

@@ -306,7 +306,7 @@ impl<'a> LockClient<'a> {
         self.release(held)
     }
 
-    /// Ends a grant in a random way.
+    /// Gives a held lock up, in a random way: detaches its lease, drops the guard, or releases it.
     pub(super) fn release(&mut self, mut held: HeldLock<'_>) -> Result<(), Error> {
         let (name, token) = (held.name.clone(), held.token);
         let Some(guard) = held.guard.take() else { return Ok(()) };

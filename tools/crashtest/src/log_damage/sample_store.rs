@@ -116,7 +116,7 @@ impl SampleStore {
         Ok(())
     }
 
-    /// The commit timestamps of all acknowledged commits.
+    /// The commit timestamp of each acknowledged commit, by transaction number.
     pub fn acknowledged_commits(&self) -> BTreeMap<u64, u64> {
         self.log_at(usize::MAX).0.acknowledged_commits()
     }

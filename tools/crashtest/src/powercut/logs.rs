@@ -65,7 +65,8 @@ struct Image {
     /// The path and the content of both segments.
     older: (PathBuf, Vec<u8>),
     newer: (PathBuf, Vec<u8>),
-    /// The newer segment as if it had been written before the older one was synced.
+    /// The newer segment as it would be if the older one had not been synced before: then it does
+    /// not prove the last frames of the older one durable.
     unsynced: Vec<u8>,
     /// The number of all rows, and of the synced rows.
     rows: u64,

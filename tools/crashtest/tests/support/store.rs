@@ -42,7 +42,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A few contended rows, and every kind of operation and end.
+    /// A few contended rows, every kind of operation, and every way in which a transaction ends.
     pub fn busy() -> Self {
         Self {
             transactions: 60,
