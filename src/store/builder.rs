@@ -8,7 +8,7 @@ use crate::engine::Compression;
 use crate::env::{Env, SystemEnv};
 use crate::option_ranges;
 use crate::store::options::{
-    CONFLICT_CACHE_ROW_BYTES, CONFLICT_SET_ROWS, Durability, LARGE_TRANSACTION_BYTES, MAX_TRANSACTION_BYTES, Options,
+    CONFLICT_SET_ROW_BYTES, CONFLICT_SET_ROWS, Durability, LARGE_TRANSACTION_BYTES, MAX_TRANSACTION_BYTES, Options,
     RetryPolicy,
 };
 
@@ -224,7 +224,7 @@ impl Builder {
             .write_buffer_bytes((bytes / 4).min(write_buffers_most.unwrap_or(usize::MAX)))
             .max_transaction_bytes((bytes / 16).clamp(1 << 20, MAX_TRANSACTION_BYTES))
             .large_transaction_bytes((bytes / 64).clamp(256 << 10, LARGE_TRANSACTION_BYTES))
-            .conflict_set_rows((bytes / 64 / CONFLICT_CACHE_ROW_BYTES).min(CONFLICT_SET_ROWS))
+            .conflict_set_rows((bytes / 64 / CONFLICT_SET_ROW_BYTES).min(CONFLICT_SET_ROWS))
     }
 
     /// The compression of new tables. Default: [`Compression::Lz4`]. A store may have compressed

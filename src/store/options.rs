@@ -15,7 +15,7 @@ pub(super) const LARGE_TRANSACTION_BYTES: usize = 32 << 20;
 pub(super) const CONFLICT_SET_ROWS: usize = 1 << 16;
 /// The memory that [`Builder::memory_budget`](super::Builder::memory_budget) counts for each row of
 /// the conflict set, in bytes: its slot, and its share of the map of lock-only commits.
-pub(super) const CONFLICT_CACHE_ROW_BYTES: usize = 40;
+pub(super) const CONFLICT_SET_ROW_BYTES: usize = 40;
 
 /// When a commit is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

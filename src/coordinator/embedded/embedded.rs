@@ -288,7 +288,7 @@ impl Coordinator for EmbeddedCoordinator {
         // After a failure, buffered commits may not be durable, and a sync that succeeds now would
         // not prove that they are.
         let synced = match self.pipeline.failure().reason() {
-            Some(error) => Err(ErrorKind::Undetermined(error.into()).into()),
+            Some(reason) => Err(ErrorKind::Undetermined(reason.into()).into()),
             None => self.sync(None),
         };
         self.pipeline.close();

@@ -265,8 +265,8 @@ fn run_fairness(stores: &[StoreKind], args: &CommonArgs) -> Result<Option<u8>> {
 }
 
 fn run_syncs(stores: &[StoreKind], args: &CommonArgs) -> Result<Option<u8>> {
-    if let Some(error) = syncs::unavailable() {
-        println!("SKIPPED ({error})");
+    if let Some(reason) = syncs::unavailable() {
+        println!("SKIPPED ({reason})");
         return Ok(Some(0));
     }
     let scratch = args.scratch_dir()?;

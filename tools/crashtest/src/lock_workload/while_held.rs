@@ -249,15 +249,15 @@ impl<'a> LockClient<'a> {
         let (options, store) = (self.options_of_txn(), self.env.store);
         let lock = self.options(&request);
         let requested = self.record_request(&request);
-        let (error, name) = (requested.tick.to_string(), request.name.as_str());
+        let (reason, name) = (requested.tick.to_string(), request.name.as_str());
         let (mut held, mut last) = (None, None);
         let pauses = self.rng.one_in(8);
-        let done: Result<(), Error> = store.transact_with_lock(name, lock.reason(error.as_str()), options, |txn| {
+        let done: Result<(), Error> = store.transact_with_lock(name, lock.reason(reason.as_str()), options, |txn| {
             let at = self.events.now();
             if let Some((number, _, _)) = last.take() {
                 self.events.record(LockEvent::NotCommitted { number });
             }
-            let Some(token) = held.or_else(|| self.own_token(name, &error)) else { return Ok(()) };
+            let Some(token) = held.or_else(|| self.own_token(name, &reason)) else { return Ok(()) };
             if held.replace(token).is_none() {
                 self.events.record(LockEvent::Granted { request: requested.tick, token, id: None, at, term: None });
                 self.env.shared.held.lock().push((request.name.clone(), token));

@@ -199,7 +199,7 @@ fn merge_adds_runs() {
 }
 
 #[test]
-fn the_verdict_says_what_is_missing() {
+fn the_result_says_what_is_missing() {
     let sentence = |run: &RunReport| {
         let result = RunResult::of(run);
         format!("{} {}", result.word(), result.summary())
