@@ -132,9 +132,8 @@ impl Drop for LeaderPanicGuard<'_> {
         if std::thread::panicking() && !self.was_panicking {
             let closed = self.commits.parts.failure.poison(ErrorKind::Io("the engine panicked".into()).into());
             let queued = self.commits.queue.lock().abort();
-            for QueuedSubmission { submission, fences, reply } in queued {
-                drop((submission.attempt, fences));
-                reply.send_error(closed.kind().clone().into());
+            for entry in queued {
+                entry.answer(Err(closed.kind().clone().into()));
             }
         }
     }
@@ -217,26 +216,20 @@ impl GroupCommit {
     }
 
     fn write_taken(&self, memory: &mut LeaderMemory, taken: &mut Vec<QueuedSubmission>, group: &mut WriteGroup) {
-        for entry in taken.drain(..) {
-            let QueuedSubmission { mut submission, fences, reply } = entry;
+        for mut entry in taken.drain(..) {
             if let Some(reason) = self.parts.failure.reason() {
-                // The fences are dropped before each reply: a caller that has its reply may release
-                // its grant at once, and by then a rejected commit must not count as in flight.
-                drop((submission.attempt, fences));
-                reply.send_error(Error::closed(reason));
+                entry.answer(Err(Error::closed(reason)));
                 continue;
             }
-            let bytes = submission.batch.size_bytes();
+            let bytes = entry.submission.batch.size_bytes();
             let limit = self.parts.engine.capabilities().batch_bytes_max;
             if bytes > limit {
-                drop((submission.attempt, fences));
-                reply.send_error(ErrorKind::TooLarge { what: "a batch", bytes, limit }.into());
+                entry.answer(Err(ErrorKind::TooLarge { what: "a batch", bytes, limit }.into()));
                 continue;
             }
-            let needs_read = match memory.precheck(&mut submission, &fences, self.facts()) {
+            let needs_read = match memory.precheck(&mut entry.submission, &entry.fences, self.facts()) {
                 Precheck::Reject(rejection) => {
-                    drop((submission.attempt, fences));
-                    reply.send(Ok(SubmitResult::Rejected(rejection)));
+                    entry.answer(Ok(SubmitResult::Rejected(rejection)));
                     continue;
                 }
                 Precheck::Proven => false,
@@ -245,7 +238,7 @@ impl GroupCommit {
             if needs_read || group.bytes + bytes > GROUP_BYTES_MAX {
                 self.write_group(memory, group);
             }
-            match self.stage(memory, QueuedSubmission { submission, fences, reply }, bytes, needs_read, group) {
+            match self.stage(memory, entry, bytes, needs_read, group) {
                 Ok(()) if needs_read => self.write_group(memory, group),
                 Ok(()) => {}
                 Err((reply, error)) => reply.send_error(error),

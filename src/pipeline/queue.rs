@@ -4,7 +4,8 @@
 //! left without a leader, and there is never more than one leader.
 
 use super::reply::ReplySender;
-use super::submission::Submission;
+use super::submission::{Submission, SubmitResult};
+use crate::error::Result;
 use crate::lock_manager::InFlightFences;
 
 #[derive(Default)]
@@ -17,6 +18,17 @@ pub struct QueuedSubmission {
     pub submission: Submission,
     pub fences: InFlightFences,
     pub reply: ReplySender,
+}
+
+impl QueuedSubmission {
+    /// Answers a submission that is not written. Its attempt and its fences are dropped before the
+    /// reply: a caller that has its reply may release its grant at once, and by then the commit
+    /// must not count as in flight.
+    pub fn answer(self, answer: Result<SubmitResult>) {
+        let Self { submission, fences, reply } = self;
+        drop((submission.attempt, fences));
+        reply.send(answer);
+    }
 }
 
 impl CommitQueue {

@@ -51,9 +51,9 @@ impl From<&WriteRecord> for OldVersion {
 pub fn gc_row(row: &RowState, request: &GcRequest) -> RowChange {
     let mut change = RowChange::new(request.row.clone(), Timestamp::ZERO);
     change.gc_done.clone_from(&request.replaced_at);
-    let is_replaced_tombstone =
+    let is_removable_tombstone =
         |version: &&WriteRecord| version.value.is_none() && change.gc_done.contains(&version.commit_ts);
-    let deletion = row.write.as_ref().filter(|version| mutated!(GcTakesLiveVersion) || is_replaced_tombstone(version));
+    let deletion = row.write.as_ref().filter(|version| mutated!(GcTakesLiveVersion) || is_removable_tombstone(version));
     if let Some(deletion) = deletion {
         let deleted_at = deletion.commit_ts;
         if row.lock.is_some() {

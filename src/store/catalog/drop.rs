@@ -17,6 +17,7 @@ use crate::store::catalog::reader::CatalogReader;
 use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
 use crate::store::txn::Txn;
+use crate::timestamp::Timestamp;
 
 /// Deletes the rows of dropped keyspaces that no view can read.
 pub(in crate::store) fn purge_dropped(store: &Store) -> Result<()> {
@@ -103,7 +104,8 @@ impl<'a> PendingDrop<'a> {
 
     /// To be called when the drop is committed and visible.
     pub fn done(mut self) {
-        let visible = self.store.stats().visible_ts;
+        let marks = self.store.inner.coordinator.watermarks();
+        let visible = marks.map_or(Timestamp::ZERO, |marks| marks.visible_ts);
         for keyspace in self.keyspaces.drain(..) {
             self.store.inner.catalog.drop_committed(keyspace.id(), visible);
         }

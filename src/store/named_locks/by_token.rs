@@ -115,9 +115,7 @@ impl Store {
     pub fn attach_lock(&self, name: &str, token: Timestamp) -> Result<LockGuard> {
         let service = LockService::for_name(self, name)?;
         let locks = service.locks;
-        if let Some(what) = locks.manager.corruption(name) {
-            return Err(ErrorKind::Corruption(what.to_string()).into());
-        }
+        service.check_lease_row(name)?;
         service.start_lease_renewer()?;
         if let Some(grant) = locks.manager.attach_guard(name, token, locks.env.elapsed()) {
             locks.renewer.watch(&grant);

@@ -323,7 +323,7 @@ impl LockGuard {
             rows.iter().filter(|row| row.has_lease_row()).for_each(|row| self.locks.renewer.remove_row(row));
             return Err(error);
         }
-        self.locks.manager.prune(&grant.name, store.stats().durable_ts);
+        self.locks.manager.prune(&grant.name, store.inner.lock_authority()?.durable_ts());
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::lock_manager::{LockEntry, LockState, LockStats, LockTable, LockTarget};
 use crate::store::catalog::entries::check_name;
 use crate::store::handle::{Inner, Store};
-use crate::store::named_locks::errors::{invalid_name_error, request_error};
+use crate::store::named_locks::errors::invalid_name_error;
 use crate::store::named_locks::lease_row::{LeaseRow, decode_leases, lock_key};
 use crate::store::named_locks::lease_rows::LeaseRows;
 use crate::store::named_locks::service::LockService;
@@ -25,11 +25,9 @@ impl Store {
             let table = leases_on_disk(self, Some(name))?;
             return Ok(table.into_iter().filter(|entry| entry.target == LockTarget::from(name)).collect());
         }
-        let LockService { locks, .. } = LockService::for_name(self, name)?;
-        let damage = locks.manager.corruption(name);
-        damage.map_or(Ok(()), |what| {
-            Err(request_error(&name.into(), crate::lock_manager::RequestError::Corrupt(what)))
-        })?;
+        let service = LockService::for_name(self, name)?;
+        service.check_lease_row(name)?;
+        let locks = service.locks;
         let holders = locks.manager.holders(name, &locks.clock(), usize::MAX, |_| true).0;
         locks.check_open().map(|()| holders)
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::coordinator::LockAuthority;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock_manager::Grant;
 use crate::store::handle::Store;
@@ -11,6 +12,7 @@ use crate::store::named_locks::lease_row::LeaseRow;
 use crate::store::named_locks::lease_rows::LeaseRows;
 use crate::store::named_locks::service::LockService;
 use crate::store::named_locks::state::NamedLocks;
+use crate::timestamp::Timestamp;
 
 /// The delay before a failed renewal of a lease, or a failed removal of its row, is repeated. For a
 /// renewal the delay is at most an eighth of the lease's duration.
@@ -106,7 +108,7 @@ fn run(store: &Store) {
             (std::mem::take(&mut state.over), due)
         };
         let removed = LeaseRows::new(store).remove(&over);
-        let durable_ts = store.stats().durable_ts;
+        let durable_ts = store.inner.lock_authority().map_or(Timestamp::ZERO, LockAuthority::durable_ts);
         over.iter().for_each(|grant| locks.manager.prune(&grant.name, durable_ts));
         over.retain(|grant| grant.has_lease_row());
         let failed = match removed {

@@ -44,12 +44,16 @@ impl<'a> LockService<'a> {
         LeaseRows::new(self.store)
     }
 
+    /// Fails if the lease row of the name is corrupt.
+    pub(super) fn check_lease_row(self, name: &str) -> Result<()> {
+        let corrupt = self.locks.manager.corruption(name);
+        corrupt.map_or(Ok(()), |what| Err(ErrorKind::Corruption(what.to_string()).into()))
+    }
+
     /// Ends the grant of the name that has this token. Returns whether there was one.
     pub(super) fn end_grant(self, name: &str, token: Timestamp, reason: LockLostReason) -> Result<bool> {
         let Self { locks, authority, .. } = self;
-        if let Some(what) = locks.manager.corruption(name) {
-            return Err(ErrorKind::Corruption(what.to_string()).into());
-        }
+        self.check_lease_row(name)?;
         let Some(grant) = locks.manager.release_by_token(name, token, reason, locks.env.elapsed()) else {
             return locks.check_open().map(|()| false);
         };
