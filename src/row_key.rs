@@ -13,7 +13,7 @@ use crate::value::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyspaceId(pub u32);
 
-const KEYSPACE_BYTES: usize = size_of::<u32>();
+pub(crate) const KEYSPACE_BYTES: usize = size_of::<u32>();
 /// Row keys of up to this many bytes are stored inline, without an allocation: a commit handles
 /// each row's key about a dozen times.
 const SHORT_BYTES: usize = 30;
@@ -59,24 +59,22 @@ impl RowKey {
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Repr::Short { length, bytes } => bytes.get(..usize::from(*length)).unwrap_or_default(),
+            Repr::Short { length, bytes } => &bytes[..usize::from(*length)],
             Repr::Long(bytes) => bytes,
         }
     }
 
     /// The id of the row's keyspace.
     pub fn keyspace_id(&self) -> KeyspaceId {
-        self.as_bytes().first_chunk().map_or(KeyspaceId(0), |id| KeyspaceId(u32::from_be_bytes(*id)))
+        let Some(id) = self.as_bytes().first_chunk() else {
+            unreachable!("invariant: a row key begins with its keyspace id")
+        };
+        KeyspaceId(u32::from_be_bytes(*id))
     }
 
     /// The user key.
     pub fn user_key(&self) -> &[u8] {
-        Self::user_key_of(self.as_bytes())
-    }
-
-    /// The user key in the bytes of a row key.
-    pub fn user_key_of(bytes: &[u8]) -> &[u8] {
-        bytes.get(KEYSPACE_BYTES..).unwrap_or_default()
+        &self.as_bytes()[KEYSPACE_BYTES..]
     }
 }
 

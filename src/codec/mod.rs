@@ -210,9 +210,9 @@ impl Record for HistoryEntry {
 
 /// Encodes a value that is not a [`Record`], such as a lease row or a block of a dump.
 pub fn encode_value<T: Serialize>(record: &T, bytes: &mut Vec<u8>) {
-    // Writing to memory cannot fail, and bincode can encode every record type.
-    let written = try_encode_value(record, bytes);
-    debug_assert!(written.is_ok());
+    if let Err(error) = try_encode_value(record, bytes) {
+        unreachable!("invariant: every record type can be encoded into memory: {error}");
+    }
 }
 
 /// Encodes a value of a user's type, whose serialization may fail.

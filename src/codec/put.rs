@@ -42,9 +42,7 @@ impl<'a> InlineWrite<'a> {
         bytes.extend_from_slice(&[INLINE_WRITE_TAG, ts_distance_bytes | owner_bytes << 4]);
         bytes.extend_from_slice(&self.commit_ts.to_u64().to_le_bytes());
         let both = u128::from(ts_distance) | u128::from(owner) << (u8::BITS * u32::from(ts_distance_bytes));
-        bytes.extend_from_slice(
-            both.to_le_bytes().get(..usize::from(ts_distance_bytes + owner_bytes)).unwrap_or_default(),
-        );
+        bytes.extend_from_slice(&both.to_le_bytes()[..usize::from(ts_distance_bytes + owner_bytes)]);
         bytes.extend_from_slice(self.value);
     }
 
@@ -90,8 +88,10 @@ fn owner_baseline(start_ts: Timestamp) -> u64 {
 /// Length of a number in bytes, without its leading zeros.
 #[inline]
 fn significant_bytes(number: u64) -> u8 {
-    // The length is at most 8, so the conversion cannot fail.
-    u8::try_from((u64::BITS - number.leading_zeros()).div_ceil(8)).unwrap_or(8)
+    let Ok(bytes) = u8::try_from((u64::BITS - number.leading_zeros()).div_ceil(8)) else {
+        unreachable!("invariant: a 64-bit number has at most 8 bytes")
+    };
+    bytes
 }
 
 /// Decodes a number of `length` bytes; returns it and the rest.

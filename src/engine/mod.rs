@@ -50,7 +50,7 @@ pub use data_loss::DataLoss;
 pub use error::EngineError;
 pub use page::{MAX_PAGE_BYTES, OnCell, OnEachCell, PageRequest, ScanCursor, ScanVisitor};
 pub use page_buffer::PageBuffer;
-pub(crate) use page_buffer::{decode_lock, decode_row_key, decode_write};
+pub(crate) use page_buffer::{decode_lock, decode_row_key, decode_user_key, decode_write};
 pub use row_batch::{OnePhaseWrites, RowBatch};
 pub use stats::{ColumnStats, EngineStats, WriteStallStats};
 

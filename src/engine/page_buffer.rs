@@ -7,6 +7,7 @@ use super::error::EngineError;
 use crate::cell::Column;
 use crate::codec::{CodecError, Record};
 use crate::row::{Lock, RowKey, WriteRecord};
+use crate::row_key::KEYSPACE_BYTES;
 
 /// Keys and values, in the order in which they were read.
 #[derive(Debug, Default)]
@@ -105,6 +106,12 @@ impl PageBuffer {
 pub fn decode_row_key(key: &[u8]) -> Result<RowKey, EngineError> {
     let what = || EngineError::Corruption(format!("{key:?} is not a row key"));
     RowKey::from_bytes(key).ok_or_else(what)
+}
+
+/// The user key in a row's key, without decoding the rest.
+pub fn decode_user_key(key: &[u8]) -> Result<&[u8], EngineError> {
+    let what = || EngineError::Corruption(format!("{key:?} is not a row key"));
+    key.get(KEYSPACE_BYTES..).ok_or_else(what)
 }
 
 /// Decodes the value of a cell of the lock column.

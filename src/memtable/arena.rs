@@ -74,9 +74,13 @@ impl<T> Arena<OnceLock<T>> {
         self.slot_or_init(number).get()
     }
 
-    /// Sets an empty slot.
-    pub fn set(&self, number: u32, value: T) {
-        let _ = self.slot_or_init(number).set(value);
+    /// Sets an empty slot, and returns its value.
+    pub fn set(&self, number: u32, value: T) -> &T {
+        let slot = self.slot_or_init(number);
+        let was_empty = slot.set(value).is_ok();
+        assert!(was_empty, "invariant: slot {number} of an arena is set once");
+        let Some(value) = slot.get() else { unreachable!("invariant: slot {number} was set") };
+        value
     }
 
     #[inline]

@@ -106,11 +106,14 @@ fn encode_with(tag: u8, key: &[u8], content: impl FnOnce(&mut Vec<u8>), frame: &
     let header = begins..begins + SHORT_HEADER_BYTES;
     if let (Ok(key), Ok(content)) = (u8::try_from(key.len()), u16::try_from(content_bytes)) {
         let [c0, c1] = content.to_le_bytes();
-        if let Some(header) = frame.get_mut(header) {
-            header.copy_from_slice(&[tag | SHORT, key, c0, c1]);
-        }
+        frame[header].copy_from_slice(&[tag | SHORT, key, c0, c1]);
     } else {
-        let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
+        let length = |bytes: usize| {
+            let Ok(length) = u32::try_from(bytes) else {
+                unreachable!("invariant: a key or value of {bytes} bytes was refused before it is encoded")
+            };
+            length.to_le_bytes()
+        };
         let lengths = length(key.len()).into_iter().chain(length(content_bytes));
         frame.splice(header, [tag | LONG].into_iter().chain(lengths));
     }

@@ -234,7 +234,7 @@ impl Memtable {
 
     pub(super) fn find_with_hash(&self, column: Column, key: &[u8], hash: u64) -> Option<u32> {
         let matches = |entry: BatchEntry<'_>| entry.key == key && entry.column == column;
-        self.hash.find(hash, |node| self.newest_entry(node).is_some_and(matches))
+        self.hash.find(hash, |node| matches(self.newest_entry(node)))
     }
 
     /// The value of a node's cell at a sequence, and the sequence of that version.
@@ -245,7 +245,7 @@ impl Memtable {
             let found = self.versions.get(version);
             let written = load(found, VERSION_SEQUENCE);
             if written <= sequence {
-                return match self.entry(found)?.modification {
+                return match self.entry(found).modification {
                     Modification::Put(content) => Some((written, Some(content))),
                     Modification::Delete | Modification::DeleteRange(_) => Some((written, None)),
                 };
@@ -255,23 +255,26 @@ impl Memtable {
         None
     }
 
+    /// A version without its entry would hide a committed write from every reader.
     #[inline]
-    fn entry(&self, version: &Version) -> Option<BatchEntry<'_>> {
-        let payload = self.payloads.value(version[VERSION_SEQUENCE].load(Ordering::Relaxed))?;
-        let bytes = payload.get(version[VERSION_OFFSET].load(Ordering::Relaxed) as usize..)?;
-        BatchEntry::decode(bytes).map(|(entry, _)| entry)
+    fn entry(&self, version: &Version) -> BatchEntry<'_> {
+        let payload = self.payloads.value(version[VERSION_SEQUENCE].load(Ordering::Relaxed));
+        let offset = version[VERSION_OFFSET].load(Ordering::Relaxed) as usize;
+        let entry = payload.and_then(|payload| BatchEntry::decode(payload.get(offset..)?));
+        let Some((entry, _)) = entry else { unreachable!("invariant: a version has its entry in a payload") };
+        entry
     }
 
     /// The entry of a cell's newest version. The entries of all versions have the cell's key; the
     /// newest one is read for it, because a reader mostly needs its value next.
     #[inline]
-    fn newest_entry(&self, node: u32) -> Option<BatchEntry<'_>> {
+    fn newest_entry(&self, node: u32) -> BatchEntry<'_> {
         self.entry(self.versions.get(load(self.nodes.get(node), NODE_NEWEST)))
     }
 
     #[inline]
     pub(super) fn key(&self, node: u32) -> &[u8] {
-        self.newest_entry(node).map_or(&[], |entry| entry.key)
+        self.newest_entry(node).key
     }
 
     /// A node's link to the next node of a level.

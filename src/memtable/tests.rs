@@ -279,3 +279,12 @@ fn the_long_form_is_used_only_if_a_length_does_not_fit() {
     let without_form = b"\x03\x01\x02\0kv1";
     assert_eq!(BatchEntry::decode(without_form), None);
 }
+
+#[test]
+#[should_panic(expected = "invariant: batch 1099511627777 follows batch 1099511627777")]
+fn a_batch_that_is_not_newer_than_the_last_one_breaks_an_invariant() {
+    let mut writer = writer(1);
+    let change = [(Column::Write, vec![1], Some(vec![1]))];
+    add(&mut writer, &change, BASE + 1, &[]);
+    add(&mut writer, &change, BASE + 1, &[]);
+}

@@ -67,10 +67,10 @@ impl MemtableWriter {
     /// batch is visible.
     pub fn add(&mut self, payload: Box<[u8]>, sequence: u64, snapshots: &[u64]) -> Result<(), MalformedPayload> {
         let memtable = Arc::clone(&self.memtable);
+        assert!(sequence > self.last_sequence, "invariant: batch {sequence} follows batch {}", self.last_sequence);
         let number = memtable.offset_of(sequence);
         memtable.payload_bytes.fetch_add(payload.len(), Ordering::Relaxed);
-        memtable.payloads.set(number, payload);
-        let payload = memtable.payloads.value(number).ok_or(MalformedPayload)?;
+        let payload = memtable.payloads.set(number, payload);
         let snapshots = OpenSequences { memtable: &memtable, sequences: snapshots };
         for entry in entries(payload) {
             let (offset, entry) = entry.ok_or(MalformedPayload)?;

@@ -30,9 +30,7 @@ impl RowBloomFilter {
         }
         if let Some(last) = self.levels.last_mut() {
             for bit in bits(row_hash(row), last.len()) {
-                if let Some(word) = last.get_mut(bit / 64) {
-                    *word |= 1 << (bit % 64);
-                }
+                last[bit / 64] |= 1 << (bit % 64);
             }
             self.last_level_rows += 1;
         }
@@ -41,7 +39,7 @@ impl RowBloomFilter {
     /// Whether the row may have been added; `false` is certain.
     pub fn may_contain(&self, row: &RowKey) -> bool {
         let hash = row_hash(row);
-        let has = |level: &[u64], bit: usize| level.get(bit / 64).is_some_and(|word| word & (1 << (bit % 64)) != 0);
+        let has = |level: &[u64], bit: usize| level[bit / 64] & (1 << (bit % 64)) != 0;
         self.levels.iter().any(|level| bits(hash, level.len()).all(|bit| has(level, bit)))
     }
 }
@@ -52,8 +50,12 @@ impl RowBloomFilter {
 fn bits(hash: u64, words: usize) -> impl Iterator<Item = usize> {
     let mask = words as u64 * 64 - 1;
     let step = hash.rotate_left(32) | 1;
-    // A bit index always fits `usize`.
-    (0..PROBES).map(move |probe| usize::try_from(hash.wrapping_add(step.wrapping_mul(probe)) & mask).unwrap_or(0))
+    (0..PROBES).map(move |probe| {
+        let Ok(bit) = usize::try_from(hash.wrapping_add(step.wrapping_mul(probe)) & mask) else {
+            unreachable!("invariant: a bit of a level has an index")
+        };
+        bit
+    })
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ impl ConflictSet {
             return LastCommit::NotAfter;
         }
         let hash = self.hash(row);
-        let Some(slot) = self.slots.get(self.index(hash)) else { return LastCommit::Unknown };
+        let slot = &self.slots[self.index(hash)];
         let low_water = if slot.row == hash {
             if slot.commit_ts > read_ts {
                 return LastCommit::After(slot.commit_ts);
@@ -166,7 +166,7 @@ impl ConflictSet {
     pub fn insert(&mut self, row: &RowKey, committed: Timestamp, lock_only: bool) {
         let hash = self.hash(row);
         let index = self.index(hash);
-        let Some(slot) = self.slots.get_mut(index) else { return };
+        let slot = &mut self.slots[index];
         self.max_commit_ts = self.max_commit_ts.max(committed);
         // A late roll-forward can record a commit that is older than the one in the slot. Such a
         // commit does not take the slot: a newer commit of its row may have been evicted from the
@@ -206,9 +206,14 @@ impl ConflictSet {
         rapidhash_v3_seeded(row.as_bytes(), &self.secrets)
     }
 
+    /// The slot of a row. A commit that was recorded in no slot would be a lost update.
     fn index(&self, hash: u64) -> usize {
-        // The number of slots is a power of two, so the mask yields an index.
-        usize::try_from(hash & (self.slots.len() as u64 - 1)).unwrap_or(0)
+        let slots = self.slots.len() as u64;
+        assert!(slots.is_power_of_two(), "invariant: the conflict set has a power of two of slots, not {slots}");
+        let Ok(index) = usize::try_from(hash & (slots - 1)) else {
+            unreachable!("invariant: the index of a slot is below their number")
+        };
+        index
     }
 }
 
@@ -233,6 +238,15 @@ mod tests {
         for name in ["a", "a longer name", "a name that is longer than what is hashed in one step, by far"] {
             assert_ne!(one.hash(&row(name)), other.hash(&row(name)));
         }
+    }
+
+    /// With slots that the mask does not reach, a commit would be recorded for the wrong rows.
+    #[test]
+    #[should_panic(expected = "invariant: the conflict set has a power of two of slots, not 3")]
+    fn slots_that_are_no_power_of_two_break_an_invariant() {
+        let mut memory = ConflictSet::new(4, 7);
+        memory.slots = vec![Slot::default(); 3].into();
+        memory.insert(&row("a"), ts(10), false);
     }
 
     #[test]

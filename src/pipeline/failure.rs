@@ -34,6 +34,12 @@ impl Failure {
         self.reason().map_or(Ok(()), |reason| Err(Error::closed(reason)))
     }
 
+    /// Why a pipeline that is not open any more was closed or has failed.
+    pub fn ended_by(&self) -> &str {
+        let Some(reason) = self.reason() else { unreachable!("invariant: a pipeline that has ended has a reason") };
+        reason
+    }
+
     /// Fails the pipeline permanently; the first reason is kept. Returns the error for a call that
     /// has committed nothing.
     pub fn poison(&self, error: Error) -> Error {
@@ -56,10 +62,10 @@ impl Failure {
     fn record(&self, error: &Error) -> &str {
         if self.reason.set(format!("the store has failed and must be reopened: {error}")).is_ok() {
             event!(ERROR, error = %error, "store failed");
-            self.named_locks.close(self.reason().unwrap_or_default());
+            self.named_locks.close(self.ended_by());
         }
         self.syncs.advance_to(u64::MAX);
-        self.reason().unwrap_or_default()
+        self.ended_by()
     }
 }
 

@@ -90,8 +90,8 @@ impl TxnFates {
     /// Queues the lock cleanup of a large transaction that was rolled back, or that
     /// [`committed`](Self::committed) has added.
     pub fn schedule_cleanup(&self, cleanup: LockCleanup) {
+        let start_ts = cleanup.txn.start_ts;
         let entry = Unfinished { committed: cleanup.committed, cleanup: Some(cleanup) };
-        let start_ts = entry.cleanup.as_ref().map_or(Timestamp::ZERO, |cleanup| cleanup.txn.start_ts);
         self.unfinished.lock().insert(start_ts, entry);
     }
 

@@ -34,6 +34,12 @@ pub struct GroupMember {
 impl WriteGroup {
     /// Replies to each member with the result of its batch. `now`: when the batches were applied.
     pub fn send_replies(&mut self, results: Vec<ApplyResult>, now: Duration, views: &Views) {
+        let (batches, members) = (self.batches.len(), self.members.len());
+        assert!(
+            batches == members && batches == results.len(),
+            "invariant: each of {members} members has one of {batches} batches and one of {} results",
+            results.len()
+        );
         for ((batch, member), result) in self.batches.drain(..).zip(self.members.drain(..)).zip(results) {
             let GroupMember { reply, kind, commit_ts, attempt, fences, .. } = member;
             drop(attempt);
@@ -69,7 +75,7 @@ impl WriteGroup {
     /// Fails the pipeline, and replies to the group: its commits may or may not be in the log.
     pub fn fail(&mut self, failure: &Failure, error: Error) {
         let closed = failure.poison(error);
-        let reason = failure.reason().unwrap_or_default();
+        let reason = failure.ended_by();
         self.batches.clear();
         for member in self.members.drain(..) {
             member.reply.send_error(match member.kind {

@@ -53,8 +53,10 @@ impl FrameBuffer {
 
     /// The payload of a sealed frame.
     pub fn payload(&self) -> &[u8] {
-        let length = self.0.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
-        self.0.get(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + length as usize).unwrap_or_default()
+        let length = self.0.get(4..8).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+        let payload = length.and_then(|bytes| self.0.get(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + bytes as usize));
+        let Some(payload) = payload else { unreachable!("invariant: a sealed frame has a header and its payload") };
+        payload
     }
 
     fn clear(&mut self) {
@@ -74,12 +76,13 @@ impl FrameBuffer {
     /// Fills in the header and the padding; returns the bytes to be written at the offset.
     pub(super) fn seal(&mut self, salt: u64, offset: u64, sequence: u64, durable: u64) -> &[u8] {
         let end = self.payload_buffer().len();
-        let length = u32::try_from(end - FRAME_HEADER_BYTES).unwrap_or(u32::MAX);
-        if let Some(header) = self.0.first_chunk_mut::<FRAME_HEADER_BYTES>() {
-            header[4..8].copy_from_slice(&length.to_le_bytes());
-            header[8..16].copy_from_slice(&sequence.to_le_bytes());
-            header[16..24].copy_from_slice(&durable.to_le_bytes());
-        }
+        let Ok(length) = u32::try_from(end - FRAME_HEADER_BYTES) else {
+            unreachable!("invariant: a payload of {end} bytes was refused before it is sealed")
+        };
+        assert!(durable < sequence, "invariant: frame {sequence} is written before it is durable, not at {durable}");
+        self.0[4..8].copy_from_slice(&length.to_le_bytes());
+        self.0[8..16].copy_from_slice(&sequence.to_le_bytes());
+        self.0[16..24].copy_from_slice(&durable.to_le_bytes());
         let checksum = checksum(salt, offset, &self.0[4..]);
         self.0[..4].copy_from_slice(&checksum.to_le_bytes());
         self.0.resize(end.next_multiple_of(ALIGNMENT_BYTES), 0);
@@ -117,7 +120,7 @@ pub struct Frame<'a> {
 
 impl Frame<'_> {
     pub fn payload(&self) -> &[u8] {
-        self.bytes.get(FRAME_HEADER_BYTES..).unwrap_or_default()
+        &self.bytes[FRAME_HEADER_BYTES..]
     }
 }
 
@@ -199,4 +202,21 @@ fn decode_header(header: &[u8; FRAME_HEADER_BYTES]) -> [u64; 4] {
         u64::from_le_bytes(bytes)
     };
     [number(0..4), number(4..8), number(8..16), number(16..24)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "invariant: frame 7 is written before it is durable, not at 7")]
+    fn a_frame_that_counts_itself_as_durable_breaks_an_invariant() {
+        FrameBuffer::default().seal(1, 0, 7, 7);
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant: a sealed frame has a header and its payload")]
+    fn the_payload_of_a_frame_without_header_breaks_an_invariant() {
+        let _ = FrameBuffer(Vec::new()).payload();
+    }
 }

@@ -58,7 +58,7 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
         locks.extend(some);
     });
     let committed = prewritten.and_then(|()| primary_batch(rows, &this, &locks)).and_then(|changes| {
-        let left = locks.get(changes.len()..).unwrap_or_default();
+        let left = &locks[changes.len()..];
         if mutated!(SecondariesFirst) && !left.is_empty() {
             commit_secondaries(rows, &this, left, rows.pipeline.timestamps().next()?)?;
         }

@@ -184,13 +184,13 @@ impl RocksStorage {
     }
 
     /// The first and last keys of a column's tables, sorted.
-    fn table_boundaries(&self, column: Column) -> Vec<Vec<u8>> {
-        let files = self.database.borrow_owner().db.live_files().unwrap_or_default();
+    fn table_boundaries(&self, column: Column) -> Result<Vec<Vec<u8>>, EngineError> {
+        let files = self.database.borrow_owner().db.live_files().map_err(engine_error)?;
         let own = files.into_iter().filter(|file| file.column_family_name == column_family_name(column));
         let mut boundaries: Vec<_> = own.flat_map(|file| [file.start_key, file.end_key]).flatten().collect();
         boundaries.sort();
         boundaries.dedup();
-        boundaries
+        Ok(boundaries)
     }
 
     /// The approximate size of a column's tables between two keys, in bytes, counted in whole

@@ -49,12 +49,12 @@ struct Gap {
 
 /// Calls `visit` with each readable cell of a column; around gaps the cells are not in order.
 /// Returns descriptions of the gaps.
-pub fn scan_skipping_corruption<E>(
+pub fn scan_skipping_corruption<E: From<EngineError>>(
     storage: &RocksStorage,
     column: Column,
     mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
 ) -> Result<Vec<String>, E> {
-    let boundaries = storage.table_boundaries(column);
+    let boundaries = storage.table_boundaries(column)?;
     let (mut lost, mut from, mut gap) = (Vec::new(), None::<Vec<u8>>, None::<Gap>);
     loop {
         let range = RowRange { start: from.clone().map_or(Bound::Unbounded, Bound::Included), end: Bound::Unbounded };

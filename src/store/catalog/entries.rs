@@ -53,6 +53,14 @@ pub(in crate::store) fn entry_name(key: &[u8]) -> Option<String> {
     key.strip_prefix(NAME_PREFIX.as_bytes()).map(|name| String::from_utf8_lossy(name).into_owned())
 }
 
+/// The name in an entry that a scan of the prefix `name/` has found.
+pub(in crate::store) fn scanned_name(key: &[u8]) -> String {
+    let Some(name) = entry_name(key) else {
+        unreachable!("invariant: a scan of a prefix returns keys with this prefix")
+    };
+    name
+}
+
 pub(in crate::store) fn decode_id(bytes: &[u8]) -> Result<KeyspaceId> {
     let id = bytes.try_into().map(u32::from_be_bytes);
     id.map(KeyspaceId).map_err(|_| ErrorKind::Corruption("corrupt keyspace id in the catalog".into()).into())

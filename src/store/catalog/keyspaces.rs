@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::row::KeyspaceId;
 use crate::store::catalog::drop::{PendingDrop, check_name_unchanged, unlink_name};
 use crate::store::catalog::entries::{
-    CATALOG_ID, NAME_PREFIX, NEXT_ID_KEY, check_name, decode_id, dropped_key, entry_name, name_key,
+    CATALOG_ID, NAME_PREFIX, NEXT_ID_KEY, check_name, decode_id, dropped_key, name_key, scanned_name,
 };
 use crate::store::catalog::reader::CatalogReader;
 use crate::store::handle::Store;
@@ -154,7 +154,7 @@ impl Snapshot {
     pub fn keyspaces(&self) -> Result<Vec<Keyspace>> {
         let entries = self.prefix(&self.store.inner.catalog.keyspace(), NAME_PREFIX.as_bytes()).map(|row| {
             let row = row?;
-            Ok((decode_id(row.value())?, entry_name(row.key()).unwrap_or_default()))
+            Ok((decode_id(row.value())?, scanned_name(row.key())))
         });
         let entries: Vec<_> = entries.collect::<Result<_>>()?;
         let dropped = CatalogReader::new(&self.store).dropped_before_open(entries.iter().map(|(id, _)| *id))?;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::read_view::ReadView;
 use crate::row::KeyspaceId;
-use crate::store::catalog::entries::{DROPPED_PREFIX, NAME_PREFIX, decode_dropped_id, decode_id, entry_name};
+use crate::store::catalog::entries::{
+    DROPPED_PREFIX, NAME_PREFIX, decode_dropped_id, decode_id, entry_name, scanned_name,
+};
 use crate::store::handle::Store;
 use crate::store::read::key_range::prefix_range;
 use crate::store::read::scan::Scan;
@@ -54,7 +56,7 @@ impl<'a> CatalogReader<'a> {
     pub fn names_at(self, view: &Arc<ReadView>) -> impl Iterator<Item = Result<(String, KeyspaceId)>> + use<> {
         self.entries(view, NAME_PREFIX).map(|row| {
             let row = row?;
-            Ok((entry_name(row.key()).unwrap_or_default(), decode_id(row.value())?))
+            Ok((scanned_name(row.key()), decode_id(row.value())?))
         })
     }
 

@@ -2,7 +2,7 @@
 //! transaction's own writes that override them.
 
 use crate::engine::storage::Column;
-use crate::engine::{RowRange, decode_row_key};
+use crate::engine::{RowRange, decode_row_key, decode_user_key};
 use crate::error::{Error, Result};
 use crate::read_view::ReadView;
 use crate::row::{Mutation, RowKey};
@@ -80,7 +80,7 @@ impl MergeCursor {
                 None => {
                     let Some((row, content)) = versions.next(backwards) else { return Ok(None) };
                     if let Some(value) = visible_value_in_cell(view, row, content)? {
-                        return Ok(Some(on_row(RowKey::user_key_of(row), value)));
+                        return Ok(Some(on_row(decode_user_key(row)?, value)));
                     }
                 }
                 Some(over) => {

@@ -12,9 +12,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::engine::RowRange;
+use crate::engine::{RowRange, decode_user_key};
 use crate::error::Result;
-use crate::row::RowKey;
 use crate::store::handle::Store;
 use crate::store::introspect::active_readers::ActiveReader;
 use crate::store::read::merge::MergeCursor;
@@ -116,14 +115,11 @@ impl Scan {
                 // Checked here too, because an expired scan must fail even if no row is left.
                 store.inner.rows.check_usable(view)?;
                 let has_more = versions.visit_unread(&*view.snapshot, |row, content| {
-                    ended = match store
-                        .inner
-                        .rows
-                        .check_usable(view)
-                        .and_then(|()| visible_value_in_cell(view, row, content))
-                    {
-                        Ok(None) => None,
-                        Ok(Some(value)) => match on_row(RowKey::user_key_of(row), &value) {
+                    let usable = store.inner.rows.check_usable(view);
+                    let visible = usable.and_then(|()| visible_value_in_cell(view, row, content));
+                    ended = match visible.and_then(|value| Ok((decode_user_key(row)?, value))) {
+                        Ok((_, None)) => None,
+                        Ok((key, Some(value))) => match on_row(key, &value) {
                             ControlFlow::Continue(()) => None,
                             ControlFlow::Break(with) => Some(Ok(with)),
                         },

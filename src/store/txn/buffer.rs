@@ -256,7 +256,7 @@ impl TxnBuffer {
         // Read before anything is changed, so that an error leaves the transaction as it was.
         let locked = self.large_writes(engine)?;
         let mut restored = Vec::with_capacity(self.undo.len() - undo);
-        for (row, before) in self.undo.get(undo..).unwrap_or_default().iter().rev() {
+        for (row, before) in self.undo[undo..].iter().rev() {
             let before = match (before, &locked) {
                 // The undone write is already in the store, as a lock, which stays. A lock-only
                 // write in the buffer overrides it. This adds no conflict, because the row is

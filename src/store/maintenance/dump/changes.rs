@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::codec::InlineWrite;
 use crate::engine::storage::Column;
-use crate::engine::{RowRange, decode_lock, decode_row_key, decode_write};
+use crate::engine::{RowRange, decode_lock, decode_row_key, decode_user_key, decode_write};
 use crate::error::Result;
 use crate::read_view::ReadView;
 use crate::row::{LockType, RowKey, StoredValue, WriteRecord};
@@ -55,7 +55,7 @@ pub(in crate::store) fn visit_changed_rows(
         }
         let Some((row, content)) = versions.next(false) else { return Ok(()) };
         if let Some(value) = change_in_version(view, row, content, since)? {
-            on_change(RowKey::user_key_of(row), value.as_deref())?;
+            on_change(decode_user_key(row)?, value.as_deref())?;
         }
     }
 }
