@@ -62,9 +62,8 @@ impl MemtableWriter {
     }
 
     /// Adds the entries of a payload as versions of `sequence`, which must be above the sequence of
-    /// the batch before. There may be a gap, because no-op frames have sequences, too. `snapshots`
-    /// are the sequences, ascending, of the open snapshots and of those that may open before this
-    /// batch is visible.
+    /// the batch before. `snapshots` are the sequences, ascending, of the open snapshots and of
+    /// those that may open before this batch is visible.
     pub fn add(&mut self, payload: Box<[u8]>, sequence: u64, snapshots: &[u64]) -> Result<(), MalformedPayload> {
         let memtable = Arc::clone(&self.memtable);
         assert!(sequence > self.last_sequence, "invariant: batch {sequence} follows batch {}", self.last_sequence);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use super::file_check::FileDamage;
 use super::frame::PAYLOAD_MAX_BYTES;
 
 /// Errors of the write-ahead log.
@@ -51,6 +52,9 @@ pub struct DataLoss {
     pub segment: String,
     /// Offset of the break in that segment, in bytes; 0 if recovery could not read any segment.
     pub offset: u64,
+    /// The damaged file, if a whole file shows the loss. Not known of a loss that was accepted
+    /// earlier.
+    pub cause: Option<FileDamage>,
     /// Sequence of the first missing frame.
     pub first_missing: u64,
     /// The highest sequence that is proven to have been durable. If it is at or above
@@ -73,6 +77,7 @@ impl fmt::Display for DataLoss {
         let Self {
             segment,
             offset,
+            cause,
             first_missing: first,
             durable_sequence: durable,
             intact_frames: frames,
@@ -80,6 +85,9 @@ impl fmt::Display for DataLoss {
             fingerprint,
         } = self;
         write!(formatter, "the write-ahead log is damaged in {segment} at offset {offset}: ")?;
+        if let Some(cause) = cause {
+            write!(formatter, "{cause}; ")?;
+        }
         if durable < first {
             write!(formatter, "frames from {first} on may have been durable and cannot be read")?;
         } else {

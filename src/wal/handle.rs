@@ -25,6 +25,7 @@ use std::{fmt, io};
 use super::error::WalError;
 use super::segment;
 use super::segment::SegmentHeader;
+use super::sync_record::{SyncRecord, SyncRecordFile};
 use crate::disk::{Disk, DiskFile};
 use crate::sync::Mutex;
 
@@ -44,6 +45,7 @@ pub(super) struct WalShared<D: Disk> {
     /// The segment that the next rotation begins. Stays locked while the file is created, so that
     /// only one thread creates it.
     next: Mutex<NextSegment<D::File>>,
+    sync_record: Mutex<SyncRecordFile<D::File>>,
 }
 
 struct SegmentFiles<F> {
@@ -123,6 +125,23 @@ impl<D: Disk> WalHandle<D> {
         Ok(())
     }
 
+    /// Writes into the [sync record](super::sync_record) what is durable now, if the log is idle or
+    /// if the record names an older segment. Without this record, damage to the end of the log
+    /// passes for a torn tail.
+    pub fn write_sync_record(&self, is_idle: bool) -> Result<(), WalError> {
+        let shared = &*self.shared;
+        let mut file = shared.sync_record.lock();
+        shared.ensure_ok()?;
+        let record = {
+            let files = shared.files.lock();
+            SyncRecord { segment: files.synced_segment, sequence: shared.durable() }
+        };
+        if !is_idle && file.segment() == record.segment {
+            return Ok(());
+        }
+        file.replace(record).map_err(|error| shared.record_failure(error))
+    }
+
     /// Removes each segment that has no frames above the flushed sequence and is older than the
     /// newest segment with a durable header. That newest segment stays, because without it a power
     /// cut could leave no header at all. Returns how many segments were removed. The tables must
@@ -148,9 +167,16 @@ impl<D: Disk> WalHandle<D> {
 }
 
 impl<D: Disk> WalShared<D> {
-    /// A log that is written and durable up to `last`. The header of its newest segment, `number`,
-    /// is durable.
-    pub(super) fn new(disk: D, last: u64, number: u64, file: Arc<D::File>, older: VecDeque<(u64, u64)>) -> Self {
+    /// A log that is written and durable up to the beginning of its newest segment, whose header is
+    /// durable.
+    pub(super) fn new(
+        disk: D,
+        newest: &SegmentHeader,
+        file: Arc<D::File>,
+        older: VecDeque<(u64, u64)>,
+        sync_record: SyncRecordFile<D::File>,
+    ) -> Self {
+        let (number, last) = (newest.number, newest.durable_sequence);
         Self {
             disk,
             written: AtomicU64::new(last),
@@ -163,6 +189,7 @@ impl<D: Disk> WalShared<D> {
             }),
             syncing: Mutex::new(()),
             next: Mutex::new(NextSegment { number: number + 1, file: None }),
+            sync_record: Mutex::new(sync_record),
         }
     }
 
@@ -199,7 +226,7 @@ impl<D: Disk> WalShared<D> {
     /// Creates a segment's file and makes its name durable, so that frames may be written to the
     /// file.
     fn make(&self, number: u64) -> Result<D::File, WalError> {
-        create_segment(&self.disk, number, None).map_err(|error| self.record_failure(error))
+        create_segment(&self.disk, number).map_err(|error| self.record_failure(error))
     }
 
     /// Number and file of the next segment; creates the file if none is preallocated.
@@ -232,15 +259,11 @@ impl<D: Disk> WalShared<D> {
     }
 }
 
-/// Creates a segment's file, preallocates the first step, and writes the header if it is given;
-/// otherwise the rotation writes it later. All that is made here is durable when the function
-/// returns.
-pub(super) fn create_segment<D: Disk>(disk: &D, number: u64, header: Option<&SegmentHeader>) -> io::Result<D::File> {
+/// Creates a segment's file and preallocates the first step. All that is made here is durable when
+/// the function returns; only then may the header be written.
+pub(super) fn create_segment<D: Disk>(disk: &D, number: u64) -> io::Result<D::File> {
     let file = disk.create(&segment::segment_file_name(number))?;
     segment::preallocate(&file, 0, 0)?;
-    if let Some(header) = header {
-        file.write_at(0, &header.encode())?;
-    }
     file.sync()?;
     if !mutated!(SegmentDirNotSynced) {
         disk.sync_directory()?;

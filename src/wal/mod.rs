@@ -51,6 +51,7 @@
 //!   a header to start from.
 
 mod error;
+mod file_check;
 mod frame;
 mod handle;
 mod loss_scan;
@@ -59,6 +60,7 @@ mod recovery;
 mod resume;
 mod segment;
 mod segment_list;
+mod sync_record;
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "the numbers here are small")]
 mod tests;
@@ -72,7 +74,7 @@ pub use recovery::{Recovered, oldest_segment, recover};
 pub use resume::{create, resume};
 pub use writer::WalWriter;
 
-/// Whether a file with this name is a segment.
-pub fn is_segment_name(name: &str) -> bool {
-    segment::parse_segment_number(name).is_some()
+/// Whether a file with this name is a segment, or the sync record.
+pub fn is_log_file_name(name: &str) -> bool {
+    name == sync_record::FILE_NAME || segment::parse_segment_number(name).is_some()
 }

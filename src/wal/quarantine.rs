@@ -72,6 +72,7 @@ fn write_loss_file<D: Disk>(disk: &D, loss: &DataLoss) -> Result<(), WalError> {
         intact_frames: frames,
         intact_bytes: bytes,
         fingerprint,
+        cause: _,
     } = loss;
     let line = format!("{fingerprint:016x} {segment} {offset} {first} {durable} {frames} {bytes}\n");
     file.write_at(0, line.as_bytes())?;
@@ -86,6 +87,7 @@ fn decode_loss(bytes: &[u8]) -> Option<DataLoss> {
     let mut number = || words.next()?.parse().ok();
     Some(DataLoss {
         segment,
+        cause: None,
         offset: number()?,
         first_missing: number()?,
         durable_sequence: number()?,

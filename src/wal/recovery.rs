@@ -11,6 +11,10 @@
 //! valid frame follows. The break is the end of the log, unless a [durability proof beyond
 //! it](super::loss_scan) makes it data loss.
 //!
+//! Last, the [files](super::file_check) at the end of the log and the [sync
+//! record](super::sync_record) are checked: they show losses after which no frame is left to prove
+//! them.
+//!
 //! Without damage, a break loses no acknowledged frame, and a chain that leads back far enough
 //! always exists: a segment is removed only when the tables have all its frames and the header of a
 //! later segment is durable.
@@ -18,10 +22,12 @@
 use std::collections::BTreeMap;
 
 use super::error::{DataLoss, WalError};
+use super::file_check::{self, FileDamage};
 use super::frame::FrameReader;
 use super::loss_scan::{TailScan, scan_tail};
 use super::segment::{self, HeaderRead, SegmentEnd, SegmentHeader};
 use super::segment_list::SegmentList;
+use super::sync_record::SyncRecord;
 use crate::disk::Disk;
 
 /// A segment that was read.
@@ -37,6 +43,10 @@ pub struct RecoveredSegment {
 pub struct Recovered {
     pub(super) wal_id: u64,
     pub(super) names: SegmentList,
+    /// The newest segment, if it has no valid header: a spare one, or one whose creation was
+    /// interrupted.
+    pub(super) spare: Option<u64>,
+    pub(super) sync_record: Option<SyncRecord>,
     /// The segments that were read, oldest first. The break is in the last one.
     pub(super) segments: Vec<RecoveredSegment>,
     /// The highest sequence with a durability proof.
@@ -113,6 +123,7 @@ pub fn recover<D: Disk, E: From<WalError>>(
     let headers = names.headers(disk, wal_id)?;
     let chain = Chain::find(&headers, &names, flushed_sequence);
     let mut recovered = Recovered::new(wal_id, names, flushed_sequence);
+    recovered.spare = recovered.names.segments.last().copied().filter(|newest| !headers.contains_key(newest));
     for (index, header) in chain.headers.iter().enumerate() {
         let limit = chain.expected_end(index);
         recovered.replay_segment(disk, header, limit, flushed_sequence, &mut apply)?;
@@ -128,6 +139,7 @@ pub fn recover<D: Disk, E: From<WalError>>(
     let is_damaged = chain.missing.is_some()
         || recovered.segments.last().is_some_and(|link| link.end.last_sequence < flushed_sequence)
         || recovered.segments.is_empty() && (!may_be_empty || flushed_sequence > 0 || !headers.is_empty());
+    recovered.read_sync_record(disk)?;
     recovered.detect_loss(disk, flushed_sequence, is_damaged, chain.missing)?;
     Ok(recovered)
 }
@@ -150,6 +162,8 @@ impl Recovered {
         Self {
             wal_id,
             names,
+            spare: None,
+            sync_record: None,
             segments: Vec::new(),
             durable_sequence: flushed_sequence,
             last: flushed_sequence,
@@ -174,7 +188,7 @@ impl Recovered {
 
     /// The end that the new segment will name as its predecessor. Segments without frames are
     /// skipped, so that no chain needs them: if a process ended while it created its first segment,
-    /// the name of that segment may not be durable, and a power cut may remove the segment.
+    /// the header of that segment may not be durable, and a power cut may lose it.
     pub(super) fn log_end(&self) -> Option<SegmentEnd> {
         let filled = self.segments.iter().rev().find(|link| link.end.last_sequence >= link.header.first_sequence);
         filled.map(|link| link.end).or_else(|| self.segments.first()?.header.predecessor)
@@ -206,6 +220,25 @@ impl Recovered {
         Ok(())
     }
 
+    /// Reads the sync record. Frames that it covers have a durability proof.
+    fn read_sync_record<D: Disk>(&mut self, disk: &D) -> Result<(), WalError> {
+        let record = SyncRecord::read(disk, self.wal_id)?;
+        self.sync_record = record.filter(|record| !record.is_obsolete(self.segments.iter().map(|link| &link.header)));
+        let proven = self.sync_record.map_or(0, |record| record.sequence).min(self.last);
+        self.durable_sequence = self.durable_sequence.max(proven);
+        Ok(())
+    }
+
+    /// Damage to the files at the end of the log that no crash leaves.
+    fn find_file_damage<D: Disk>(&self, disk: &D) -> Result<Option<FileDamage>, WalError> {
+        let Some(RecoveredSegment { header: last, .. }) = self.segments.last() else { return Ok(None) };
+        if let Some(damage) = file_check::find_damage(disk, &self.names, last)? {
+            return Ok(Some(damage));
+        }
+        let lost = self.sync_record.filter(|record| record.segment > last.number);
+        Ok(lost.map(|record| FileDamage::HeaderLost(record.segment)))
+    }
+
     fn detect_loss<D: Disk>(
         &mut self,
         disk: &D,
@@ -215,18 +248,21 @@ impl Recovered {
     ) -> Result<(), WalError> {
         let missing = self.last.saturating_add(1);
         let broken = self.segments.last().map(|link| (&link.header, link.end));
-        let beyond = if mutated!(FramesAfterBreakIgnored) {
+        let mut beyond = if mutated!(FramesAfterBreakIgnored) {
             TailScan::default()
         } else {
             scan_tail(disk, &self.names, broken, missing)?
         };
-        if is_damaged || beyond.durable >= missing {
+        beyond.durable = beyond.durable.max(self.sync_record.map_or(0, |record| record.sequence));
+        let cause = self.find_file_damage(disk)?;
+        if is_damaged || cause.is_some() || beyond.durable >= missing {
             let end = broken.map_or(SegmentEnd { number: 0, offset: 0, last_sequence: 0 }, |(_, end)| end);
             let needed = missing_segment.or(self.names.segments.first().copied()).unwrap_or(1);
             let number = if broken.is_some() { end.number } else { needed };
             self.lost = Some(DataLoss {
                 segment: segment::segment_file_name(number),
                 offset: end.offset,
+                cause,
                 first_missing: missing,
                 durable_sequence: beyond.durable.max(flushed_sequence),
                 intact_frames: beyond.frames,

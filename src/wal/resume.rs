@@ -7,9 +7,10 @@
 //!    of these frames as clean, and the next sync writes nothing. So the frames without a
 //!    durability proof are written again, the same bytes in the same place, and then synced, older
 //!    segments first.
-//! 2. *Create the new segment.* Its header names the end of what was read. From then on nothing
-//!    beyond that end is read, so valid frames after a torn one stay dropped. This incarnation
-//!    appends only to the new segment and later ones.
+//! 2. *Create the new segment.* Its file and name are durable before its header is written. The
+//!    header names the end of what was read. From then on nothing beyond that end is read, so valid
+//!    frames after a torn one stay dropped. This incarnation appends only to the new segment and
+//!    later ones.
 //! 3. *Remove what is beyond the end.* Segments beyond the end are not part of the log, and
 //!    recovery must not find them again if the headers of this incarnation are damaged.
 //!
@@ -33,6 +34,7 @@ use super::quarantine::quarantine;
 use super::recovery::{Recovered, RecoveredSegment};
 use super::segment::{self, FRAMES_OFFSET, SegmentHeader};
 use super::segment_list::SegmentList;
+use super::sync_record::SyncRecordFile;
 use super::writer::WalWriter;
 use crate::disk::{Disk, DiskFile};
 
@@ -50,7 +52,7 @@ pub fn resume<D: Disk>(
         }
         quarantine(&disk, recovered, loss)?;
     }
-    let number = recovered.names.next_number();
+    let number = next_number(recovered);
     if number > segment::SEGMENT_NUMBER_MAX / 2 {
         let last = segment::segment_file_name(number - 1);
         return Err(io::Error::other(format!("the number of segment file {last} is out of range")).into());
@@ -67,17 +69,19 @@ pub fn resume<D: Disk>(
         first_sequence: recovered.last_sequence().checked_add(1).ok_or(WalError::PayloadTooLarge)?,
         predecessor: end,
         durable_sequence: recovered.last_sequence(),
+        durable_file_bytes: segment::PREALLOCATION_BYTES,
     };
-    let file = Arc::new(create_segment(&disk, header.number, Some(&header))?);
+    if recovered.names.segments.contains(&number) {
+        disk.remove(&segment::segment_file_name(number))?;
+    }
+    let sync_record = SyncRecordFile::open(&disk, recovered.wal_id, recovered.names.has_sync_record)?;
+    let file = Arc::new(create_segment(&disk, number)?);
+    file.write_at(0, &header.encode())?;
+    file.sync()?;
     crash_point!(WalResumed);
-    remove_after_end(&disk, recovered, kept)?;
-    let shared = WalShared::new(
-        disk,
-        header.durable_sequence,
-        header.number,
-        Arc::clone(&file),
-        removable_segments(recovered, kept),
-    );
+    remove_after_end(&disk, recovered, kept, number)?;
+    let older = removable_segments(recovered, kept);
+    let shared = WalShared::new(disk, &header, Arc::clone(&file), older, sync_record);
     Ok(WalWriter::new(shared, file, header))
 }
 
@@ -111,8 +115,17 @@ fn rewrite_tail<D: Disk>(disk: &D, link: &RecoveredSegment, durable: u64) -> Res
     Ok(file.sync()?)
 }
 
-fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Result<(), WalError> {
-    let beyond = (Bound::Excluded(kept), Bound::Unbounded);
+/// The number of the new segment: that of the newest one if it is spare, and will be replaced;
+/// otherwise the next. A spare segment is not kept beside the new one, because its name and content
+/// may not be durable; see [`file_check`](super::file_check).
+fn next_number(recovered: &Recovered) -> u64 {
+    let after = recovered.names.newest().max(recovered.sync_record.map_or(0, |record| record.segment));
+    let spare = recovered.spare.filter(|spare| *spare == after && recovered.data_loss().is_none());
+    spare.unwrap_or(after.saturating_add(1))
+}
+
+fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64, new: u64) -> Result<(), WalError> {
+    let beyond = (Bound::Excluded(kept), Bound::Excluded(new));
     // If a loss was accepted, the quarantine has renamed all segments after the one with the break.
     // So of the segments beyond the end only those up to that one are removed.
     let renamed = recovered.data_loss().and(Some(recovered.segments.last().map_or(0, |link| link.header.number)));

@@ -19,6 +19,7 @@
 //! | 40 | 8 | sequence of the first frame |
 //! | 48 | 24 | predecessor: number (0: none), offset of its end, its last sequence |
 //! | 72 | 8 | the sequence that was durable when the header was written |
+//! | 80 | 8 | length of the file that was durable before the header was written |
 //! | 124 | 4 | CRC32C of the bytes before it; at this offset in every format |
 
 use std::io;
@@ -68,6 +69,9 @@ pub struct SegmentHeader {
     pub predecessor: Option<SegmentEnd>,
     /// The durable sequence when the header was written.
     pub durable_sequence: u64,
+    /// The length of the file, in bytes, that was durable before the header was written. No crash
+    /// leaves the header in a shorter file.
+    pub durable_file_bytes: u64,
 }
 
 /// Where a segment ends.
@@ -88,6 +92,8 @@ pub enum HeaderRead {
     Valid(SegmentHeader),
     /// No header, or one that is torn or damaged.
     Invalid,
+    /// The valid header of another segment, with this number.
+    Misnamed(u64),
     /// A header of another format.
     UnsupportedFormat(u32),
 }
@@ -99,9 +105,8 @@ impl SegmentHeader {
             self.predecessor.map_or((0, 0, 0), |end| (end.number, end.offset, end.last_sequence));
         let mut header = MAGIC.to_vec();
         header.extend_from_slice(&u64::from(FORMAT).to_le_bytes());
-        for field in
-            [self.number, self.salt, self.wal_id, self.first_sequence, number, offset, last, self.durable_sequence]
-        {
+        let before = [self.number, self.salt, self.wal_id, self.first_sequence];
+        for field in before.into_iter().chain([number, offset, last, self.durable_sequence, self.durable_file_bytes]) {
             header.extend_from_slice(&field.to_le_bytes());
         }
         header.resize(CHECKSUMMED_BYTES, 0);
@@ -132,6 +137,7 @@ impl SegmentHeader {
             first_sequence: number(40),
             predecessor: (end.number > 0).then_some(end),
             durable_sequence: number(72),
+            durable_file_bytes: number(80),
         };
         if header.is_consistent() { HeaderRead::Valid(header) } else { HeaderRead::Invalid }
     }
@@ -164,8 +170,9 @@ pub fn read_header(file: &impl DiskFile, number: u64) -> io::Result<HeaderRead> 
         }
         match SegmentHeader::decode(&bytes) {
             HeaderRead::Valid(header) if header.number == number => return Ok(HeaderRead::Valid(header)),
+            HeaderRead::Valid(header) => result = HeaderRead::Misnamed(header.number),
             HeaderRead::UnsupportedFormat(format) => result = HeaderRead::UnsupportedFormat(format),
-            _ => {}
+            HeaderRead::Misnamed(_) | HeaderRead::Invalid => {}
         }
     }
     Ok(result)

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::WalError;
 use super::segment::{self, FORMAT, HeaderRead, SegmentHeader};
+use super::sync_record;
 use crate::disk::Disk;
 
 /// Segments in the directory.
@@ -12,6 +13,8 @@ pub struct SegmentList {
     pub segments: BTreeSet<u64>,
     /// Quarantined segments, with their file names.
     pub quarantined: BTreeMap<u64, String>,
+    /// Whether there is a file for the sync record.
+    pub has_sync_record: bool,
 }
 
 impl SegmentList {
@@ -22,16 +25,23 @@ impl SegmentList {
                 names.segments.insert(number);
             } else if let Some(number) = segment::parse_quarantined_number(&name) {
                 names.quarantined.insert(number, name);
+            } else if name == sync_record::FILE_NAME {
+                names.has_sync_record = true;
             }
         }
         Ok(names)
     }
 
-    /// A number above those of all segments, quarantined ones included.
-    pub fn next_number(&self) -> u64 {
+    /// The greatest number of a segment, quarantined ones included; 0 if there is none.
+    pub fn newest(&self) -> u64 {
         let newest = self.segments.last().copied().unwrap_or(0);
-        let lost = self.quarantined.keys().next_back().copied().unwrap_or(0);
-        newest.max(lost).saturating_add(1)
+        newest.max(self.quarantined.keys().next_back().copied().unwrap_or(0))
+    }
+
+    /// The name of the file with this segment, which may be quarantined.
+    pub fn file_name(&self, number: u64) -> Option<String> {
+        let segment = self.segments.contains(&number).then(|| segment::segment_file_name(number));
+        segment.or_else(|| self.quarantined.get(&number).cloned())
     }
 
     /// The valid headers, by segment number.
@@ -45,7 +55,7 @@ impl SegmentList {
                 HeaderRead::UnsupportedFormat(format) => {
                     return Err(WalError::UnsupportedFormat { file: name, format, supported: FORMAT });
                 }
-                HeaderRead::Invalid => {}
+                HeaderRead::Invalid | HeaderRead::Misnamed(_) => {}
             }
         }
         Ok(headers)

@@ -6,8 +6,7 @@
 //!
 //! Each frame carries the sequence that was durable when it was written. This proves to recovery
 //! which earlier frames must exist. The newest acknowledged frames have no such proof until another
-//! frame is written. If no batch follows, an empty [no-op frame](WalWriter::append_noop) is written
-//! instead.
+//! frame is written. If no batch follows, the [sync record](super::sync_record) is the proof.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,10 +25,6 @@ pub struct WalWriter<D: Disk> {
     end: SegmentEnd,
     /// The file is preallocated up to this offset.
     preallocated_to: u64,
-    /// The highest durable sequence that a frame or header of the log carries.
-    recorded_durable_sequence: u64,
-    /// Sequence of the last frame that is not a no-op.
-    last_payload_sequence: u64,
 }
 
 impl<D: Disk> fmt::Debug for WalWriter<D> {
@@ -51,8 +46,6 @@ impl<D: Disk> WalWriter<D> {
             header,
             end: header.empty_end(),
             preallocated_to: segment::PREALLOCATION_BYTES,
-            recorded_durable_sequence: header.durable_sequence,
-            last_payload_sequence: header.empty_end().last_sequence,
         }
     }
 
@@ -74,12 +67,6 @@ impl<D: Disk> WalWriter<D> {
 
     /// Appends the frame and returns its sequence. The buffer keeps the frame as it was written.
     pub fn append(&mut self, frame: &mut FrameBuffer) -> Result<u64, WalError> {
-        let sequence = self.append_frame(frame)?;
-        self.last_payload_sequence = sequence;
-        Ok(sequence)
-    }
-
-    fn append_frame(&mut self, frame: &mut FrameBuffer) -> Result<u64, WalError> {
         self.shared.ensure_ok()?;
         let length = frame.payload_len();
         let (SegmentEnd { offset, last_sequence: last, .. }, durable) = (self.end, self.shared.durable());
@@ -91,22 +78,9 @@ impl<D: Disk> WalWriter<D> {
         }
         let bytes = frame.seal(self.header.salt, offset, sequence, durable);
         self.file.write_at(offset, bytes).map_err(|error| self.shared.record_failure(error))?;
-        (self.end.offset, self.end.last_sequence, self.recorded_durable_sequence) = (end, sequence, durable);
+        (self.end.offset, self.end.last_sequence) = (end, sequence);
         self.shared.set_written_sequence(sequence);
         Ok(sequence)
-    }
-
-    /// Appends an empty frame that records the durable sequence, and returns the frame's sequence.
-    /// Does nothing if the log already records the durable sequence, or an earlier durable sequence
-    /// that covers every frame with a payload: a no-op frame itself needs no durability proof.
-    pub fn append_noop(&mut self) -> Result<Option<u64>, WalError> {
-        self.shared.ensure_ok()?;
-        if self.recorded_durable_sequence == self.shared.durable()
-            || self.recorded_durable_sequence >= self.last_payload_sequence
-        {
-            return Ok(None);
-        }
-        self.append_frame(&mut FrameBuffer::default()).map(Some)
     }
 
     /// Ends the segment and starts the next one, with this salt.
@@ -124,12 +98,12 @@ impl<D: Disk> WalWriter<D> {
             first_sequence: self.end.last_sequence.checked_add(1).ok_or(WalError::PayloadTooLarge)?,
             predecessor: Some(self.end),
             durable_sequence: self.shared.durable(),
+            durable_file_bytes: segment::PREALLOCATION_BYTES,
         };
         file.write_at(0, &header.encode()).map_err(|error| self.shared.record_failure(error))?;
         self.shared.switch_segment(self.end.last_sequence, number, Arc::clone(&file));
         (self.file, self.header, self.end) = (file, header, header.empty_end());
         self.preallocated_to = segment::PREALLOCATION_BYTES;
-        self.recorded_durable_sequence = header.durable_sequence;
         Ok(())
     }
 }

@@ -303,10 +303,10 @@ fn reset_unfinished(path: &Path) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Whether this is a file of RocksDB or a WAL segment, by its name.
+/// Whether this is a file of RocksDB or of the log, by its name.
 fn is_store_file(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    is_rocksdb_file(file) || wal::is_segment_name(name) && file.symlink_metadata().is_ok_and(|found| found.is_file())
+    is_rocksdb_file(file) || wal::is_log_file_name(name) && file.symlink_metadata().is_ok_and(|found| found.is_file())
 }
 
 fn is_empty(path: &Path) -> Result<bool, EngineError> {

@@ -1,8 +1,9 @@
 //! The flush thread. In the background it flushes memtables, preallocates the log's next segment,
-//! and writes the no-op frame of an idle log.
+//! and writes the log's sync record.
 //!
-//! The last frames before a sync have no later frame as their durability proof. When nothing is
-//! written for a while, a no-op frame is written as the proof. Without it, damage to the end of an
+//! The last frames before a sync have no later frame as their durability proof, and nothing in the
+//! newest segment proves that the segment exists. So the sync record is written when a segment has
+//! become the newest, and when nothing was written for a while. Without it, damage to the end of an
 //! idle log would pass for a torn tail.
 //!
 //! The thread ends when the storage is dropped. What it has not flushed stays in the log, and the
@@ -20,7 +21,7 @@ use crate::engine::EngineError;
 use crate::engine::storage::Storage;
 
 /// The log is idle when nothing was written to it for this time.
-const IDLE_BEFORE_NOOP: Duration = Duration::from_millis(20);
+const IDLE_BEFORE_RECORD: Duration = Duration::from_millis(20);
 
 /// The flush thread. Dropping this stops the thread.
 pub struct FlushThread {
@@ -38,7 +39,7 @@ impl FlushThread {
             while !stop.load(Ordering::Acquire) {
                 match run_once(&shared, path, &mut written) {
                     Poll::Again => {}
-                    Poll::AfterIdle => std::thread::park_timeout(IDLE_BEFORE_NOOP),
+                    Poll::AfterIdle => std::thread::park_timeout(IDLE_BEFORE_RECORD),
                     Poll::Park => std::thread::park(),
                 }
             }
@@ -69,33 +70,21 @@ pub fn run_once<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>,
     let worked = flush(shared, path).and_then(|()| {
         // A failure needs no handling here: the log keeps it, and returns it from all later calls.
         let _ = path.wal.preallocate_segment();
-        if !path.noop_needed.load(Ordering::Acquire) {
-            return Ok(Poll::Park);
+        let is_needed = path.record_needed.load(Ordering::Acquire);
+        let is_idle = is_needed && std::mem::replace(written, path.wal.written_sequence()) == *written;
+        if is_idle {
+            // A later sync sets this again.
+            path.record_needed.store(false, Ordering::Release);
         }
-        let before = std::mem::replace(written, path.wal.written_sequence());
-        if before < *written { Ok(Poll::AfterIdle) } else { write_noop(shared, path).map(|()| Poll::Again) }
+        path.wal.write_sync_record(is_idle).map_err(|error| shared.record_failure(wal_error(error)))?;
+        Ok(match (is_needed, is_idle) {
+            (false, _) => Poll::Park,
+            (true, false) => Poll::AfterIdle,
+            (true, true) => Poll::Again,
+        })
     });
     // The failure is recorded, and writers return it.
     worked.unwrap_or(Poll::Park)
-}
-
-/// Writes a no-op frame if everything is durable, and syncs it. This sync does not set
-/// `noop_needed`, because a no-op frame needs no durability proof.
-fn write_noop<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) -> Result<(), EngineError> {
-    shared.ensure_ok()?;
-    let mut writer = path.writer.lock();
-    path.noop_needed.store(false, Ordering::Release);
-    if path.wal.durable_sequence() < path.wal.written_sequence() {
-        // Not everything is durable yet. The next sync sets `noop_needed` again.
-        return Ok(());
-    }
-    let appended = writer.wal.append_noop();
-    drop(writer);
-    match appended {
-        Ok(None) => Ok(()),
-        Ok(Some(_)) => shared.sync(),
-        Err(error) => Err(shared.record_failure(wal_error(error))),
-    }
 }
 
 impl Drop for FlushThread {

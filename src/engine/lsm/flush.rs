@@ -107,10 +107,6 @@ fn switch_memtable<D: Disk, T: Storage>(
     let (active, tables) = (Arc::clone(writer.memtable.memtable()), Arc::clone(&current.read_state.tables));
     let flushed_sequence = current.read_state.flushed_sequence;
     current.read_state = Arc::new(ReadState { active, immutable, tables, flushed_sequence });
-    // The last frames of the segment may be no-op frames, which do not advance the visible
-    // sequence. So the visible sequence is set to the segment's end here: otherwise a new snapshot
-    // would be within the immutable memtable, and could keep the memtable in memory.
-    current.visible_sequence = end;
     drop(current);
     crash_point!(FlushMemtableSwitched);
     Ok(())
@@ -125,6 +121,8 @@ pub fn flush<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) ->
     };
     if !mutated!(FlushesUnsynced) {
         shared.sync()?;
+        // The flush may take long, and the segment that follows the flushed memtable's is new.
+        path.wal.write_sync_record(false).map_err(|error| shared.record_failure(wal_error(error)))?;
     }
     if mutated!(SegmentRemovedEarly) {
         let _ = path.wal.remove_segments_upto(end);

@@ -155,7 +155,7 @@ pub fn open<D: Disk, T: Storage>(disk: D, tables: T, options: LsmOptions) -> Res
         flush_lock: Mutex::default(),
         secrets,
         memtable_bytes,
-        noop_needed: AtomicBool::new(false),
+        record_needed: AtomicBool::new(false),
     };
     let shared = Shared::new(tables, Some(write_path), active, replayed, secrets, (flushed_sequence, end))?;
     if is_long {

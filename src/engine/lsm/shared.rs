@@ -51,8 +51,8 @@ pub struct WritePath<D: Disk> {
     pub flush_lock: Mutex<()>,
     pub secrets: RapidSecrets,
     pub memtable_bytes: usize,
-    /// Whether a sync has made frames durable that have no durability proof yet.
-    pub noop_needed: AtomicBool,
+    /// Whether a sync has made frames durable that the sync record does not cover yet.
+    pub record_needed: AtomicBool,
 }
 
 /// State under the writer's lock.

@@ -98,15 +98,12 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
 }
 
 impl<D: Disk, T: Storage> Drop for LsmStorage<D, T> {
-    /// If everything written is durable, writes a no-op frame as the durability proof of the last
-    /// sync. An error is ignored: without the frame nothing is lost, but damage to the last frames
-    /// may pass for a torn tail.
+    /// Writes the log's sync record. An error is ignored: without the record nothing is lost, but
+    /// damage to the last frames may pass for a torn tail.
     fn drop(&mut self) {
         drop(self.flush_thread.take());
-        if let (None, Some(path)) = (self.shared.failure.get(), &self.shared.write_path)
-            && path.wal.durable_sequence() == path.wal.written_sequence()
-        {
-            let _ = path.writer.lock().wal.append_noop().and_then(|_| path.wal.sync());
+        if let (None, Some(path)) = (self.shared.failure.get(), &self.shared.write_path) {
+            let _ = path.wal.write_sync_record(true);
         }
     }
 }
@@ -156,7 +153,7 @@ impl<D: Disk, T: Storage> Storage for LsmStorage<D, T> {
 
     fn sync(&self) -> Result<(), EngineError> {
         self.shared.sync()?;
-        if self.shared.write_path.as_ref().is_some_and(|path| !path.noop_needed.swap(true, Ordering::AcqRel)) {
+        if self.shared.write_path.as_ref().is_some_and(|path| !path.record_needed.swap(true, Ordering::AcqRel)) {
             self.wake_flusher();
         }
         Ok(())

@@ -1,10 +1,10 @@
 //! Resuming a log with an accepted data loss.
 
 use super::*;
+use crate::wal::file_check::FileDamage;
 use crate::wal::segment;
 
-/// Three segments of three frames each, with a no-op frame at the end of the last. All are synced;
-/// then frame `damaged` is damaged.
+/// Three segments of three frames each, closed; then frame `damaged` is damaged.
 fn damaged(damaged: u64) -> SimDisk {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
@@ -49,7 +49,7 @@ fn a_log_with_data_loss_resumes_only_by_its_fingerprint() {
         assert_eq!(kept(&disk).len() as u64, 3 - (frame - 1) / 3);
         let (recovered, mut again) = recover_frames(&disk, 0).unwrap();
         assert_eq!(recovered.data_loss(), None);
-        assert_eq!(accepted_data_losses(&disk).unwrap(), [loss]);
+        assert_eq!(accepted_data_losses(&disk).unwrap(), [DataLoss { cause: None, ..loss }]);
         assert_eq!(again.pop(), Some((frame, b"after".to_vec())));
         assert_eq!(again, frames);
     }
@@ -102,7 +102,7 @@ fn a_loss_at_the_flushed_sequence_is_reported() {
     let disk = damaged(5);
     let (recovered, frames) = recover_frames(&disk, 6).unwrap();
     assert_eq!(recovered.data_loss(), None, "segment 3 begins at 7");
-    assert_eq!(frames.len(), 4, "three and the no-op frame");
+    assert_eq!(frames.len(), 3);
     let (recovered, frames) = recover_frames(&disk, 5).unwrap();
     assert_eq!((frames.len(), recovered.last_sequence()), (0, 5));
     let loss = recovered.data_loss().unwrap();
@@ -134,11 +134,12 @@ fn frames_beyond_the_end_stay_dropped_after_resuming() {
     let log = reopen(&disk, 3);
     assert_eq!(log.last_sequence(), 1);
     let disk = disk.handle();
-    // Damages both headers of segment 3, which `reopen` has created. Recovery then reads the log as
-    // if there were no segment 3, but the frames 3 and 4 do not come back.
+    // Damages both headers of segment 3, which `reopen` has created. Recovery finds that segment 2
+    // is missing before it, and the frames 3 and 4 do not come back.
     for at in [30, 4096 + 30] {
         disk.flip_bits(&segment::segment_file_name(3), at, 1);
     }
-    assert_eq!(recover_frames(&disk, 0).unwrap().1.len(), 1);
+    let (recovered, frames) = recover_frames(&disk, 0).unwrap();
+    assert_eq!((frames.len(), recovered.data_loss().unwrap().cause.clone()), (1, Some(FileDamage::Missing(2))));
     assert_eq!(recover_frames(&disk, 3).unwrap().1.len(), 0, "not even above a flushed sequence");
 }

@@ -15,7 +15,7 @@ fn golden_bytes_of_a_segment() {
     let mut log = create(disk.clone(), 0x0123_4567_89ab_cdef, 41, 0x5a17).unwrap();
     append(&mut log, b"a payload").unwrap();
     log.handle().sync().unwrap();
-    log.append_noop().unwrap();
+    append(&mut log, b"").unwrap();
     log.rotate(7).unwrap();
     let read = |number, offset, length| {
         let mut bytes = vec![0; length];
@@ -23,7 +23,7 @@ fn golden_bytes_of_a_segment() {
         hex(&bytes)
     };
     // Magic, format, number, salt, WAL id, first sequence, predecessor (number, offset, last
-    // sequence), durable sequence, zeros, checksum.
+    // sequence), durable sequence, durable length, zeros, checksum.
     let first = [
         "706572636f6c6f67",
         "0100000000000000",
@@ -35,12 +35,13 @@ fn golden_bytes_of_a_segment() {
         "0000000000000000",
         "0000000000000000",
         "2900000000000000",
-        "0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000",
-        "83cce238",
+        "0040000000000000",
+        "000000000000000000000000000000000000000000000000000000000000000000000000",
+        "272d1704",
     ]
     .concat();
     assert_eq!([read(1, 0, 128), read(1, 4096, 128)], [first.clone(), first]);
-    // Checksum, length, sequence, durable sequence, padded payload; then the no-op frame, and
+    // Checksum, length, sequence, durable sequence, padded payload; then an empty frame, and
     // preallocated zeros.
     let frames = [
         "afe3f435",
@@ -67,9 +68,17 @@ fn golden_bytes_of_a_segment() {
         "4020000000000000",
         "2b00000000000000",
         "2a00000000000000",
-        "0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000",
-        "6c5159ce",
+        "0040000000000000",
+        "000000000000000000000000000000000000000000000000000000000000000000000000",
+        "c8b0acf2",
     ]
     .concat();
     assert_eq!(read(2, 0, 128), second);
+    log.handle().sync().unwrap();
+    log.handle().write_sync_record(true).unwrap();
+    let mut record = vec![0; 40];
+    let length = disk.open("synced").unwrap().read_at(0, &mut record).unwrap();
+    // Magic, WAL id, segment, sequence, checksum.
+    let expected = ["7065726373796e63", "efcdab8967452301", "0200000000000000", "2b00000000000000", "bac36152"].concat();
+    assert_eq!(hex(&record[..length]), expected);
 }

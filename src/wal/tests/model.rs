@@ -59,20 +59,6 @@ impl Model {
         }
     }
 
-    fn append_noop(&mut self, log: &mut WalWriter<SimDisk>) -> Result<(), WalError> {
-        match log.append_noop() {
-            Ok(None) => Ok(()),
-            Ok(Some(_)) => {
-                self.frames.push(Vec::new());
-                Ok(())
-            }
-            Err(error) => {
-                self.maybe = Some(Vec::new());
-                Err(error)
-            }
-        }
-    }
-
     fn step(&mut self, log: &mut WalWriter<SimDisk>) -> Result<(), WalError> {
         let handle = log.handle();
         match self.choices.next_below(24) {
@@ -84,7 +70,7 @@ impl Model {
             }
             16 | 17 => log.rotate(self.choices.next()),
             18 => handle.preallocate_segment(),
-            19 => self.append_noop(log),
+            19 => handle.write_sync_record(self.one_in(2)),
             20 | 21 => {
                 let above = self.choices.next_below(self.acknowledged - self.flushed + 1);
                 self.flushed += above;
