@@ -12,7 +12,7 @@ use super::frame::PAYLOAD_MAX_BYTES;
 pub enum WalError {
     /// The log could not be read or resumed, or a segment could not be removed. Later calls may
     /// succeed.
-    #[error("cannot read, resume or trim the write-ahead log: {0}")]
+    #[error("the write-ahead log: {0}")]
     Io(#[from] io::Error),
     /// A write or sync failed. Nothing succeeds until the log is opened again, and only recovery
     /// shows what is left.

@@ -4,9 +4,9 @@
 //! store verifies as intact, it must have the state after the last commit. There are two
 //! exceptions:
 //!
-//! - Damage to the log may lose the last commits; the state must then be that after an earlier
-//!   commit. If the end of the log is cut off together with the no-op frame that proves its
-//!   durability, the log looks as after a crash.
+//! - Damage to the sync record and to the log may lose the last commits; the state must then be that
+//!   after an earlier commit. Without the record that proves its durability, the log looks as after
+//!   a crash.
 //! - If the manifest is truncated, any state is accepted. A manifest that has lost whole records at
 //!   its end is a valid, older manifest, and no checksum detects that. RocksDB usually finds that a
 //!   table of the older manifest is missing, but not always.
@@ -200,7 +200,8 @@ fn check(directory: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), 
     // Searches from the last state back: if an earlier commit left the same state as the last one,
     // the last one counts.
     let found = states.iter().rposition(|earlier| *earlier == state);
-    let only_log_may_lose = damaged.iter().any(|name| kind(name) == "segment");
+    let damaged_kind = |wanted| damaged.iter().any(|name| kind(name) == wanted);
+    let only_log_may_lose = damaged_kind("segment") && damaged_kind("synced");
     match found {
         Some(at) if at + 1 == states.len() || only_log_may_lose => Ok(()),
         Some(at) => Err(format!("it verifies as intact, as of commit {at} of {}", states.len() - 1)),

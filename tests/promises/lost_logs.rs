@@ -117,17 +117,16 @@ fn a_fingerprint_without_a_loss_changes_nothing() {
     assert_eq!((prefix(&store), store.data_losses()), (COMMITS, vec![]));
 }
 
-/// The no-op frame at the end of the log proves that all frames before it were durable. A segment
-/// has two copies of its header, so damage to one of them is harmless.
+/// The sync record proves that all frames of a closed log were durable. A segment has two copies of
+/// its header, so damage to one of them is harmless.
 #[test]
 fn damage_to_any_frame_of_a_closed_log_is_detected() {
     let directory = tempfile::tempdir().unwrap();
     let path = closed(directory.path());
     let bytes = fs::read(segment(&path)).unwrap();
     let frames = frames(&bytes);
-    // The last frame is the no-op frame; the one before it is the last with commits.
-    let places = frames[..frames.len() - 1].iter().map(|frame| (payload(*frame), false)).step_by(9);
-    let places = places.chain([(payload(frames[frames.len() - 2]), false), (40, true), (4096 + 40, true)]);
+    let places = frames.iter().map(|frame| (payload(*frame), false)).step_by(9);
+    let places = places.chain([(payload(frames[frames.len() - 1]), false), (40, true), (4096 + 40, true)]);
     for (place, opens) in places {
         let copy = tempfile::tempdir().unwrap();
         copy_directory(&path, copy.path());
@@ -152,6 +151,50 @@ fn a_missing_log_is_a_data_loss() {
     assert_eq!(store.data_losses().len(), 1);
 }
 
+/// A closed store of which the newest segment, as a file, is not what it was.
+#[test]
+fn damage_to_the_newest_segment_of_a_closed_store_is_detected() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = closed(directory.path());
+    let segments = crate::directories::segments(&path);
+    let [newest, spare] = segments.as_slice() else { panic!("{segments:?}") };
+    let bytes = fs::read(newest).unwrap();
+    let end = frames(&bytes).last().map(|frame| payload(*frame) + frame.1).unwrap();
+    let inside = |directory: &Path, file: &Path| directory.join(file.strip_prefix(&path).unwrap());
+    let check = |what: &str, damage: &dyn Fn(&Path, &Path)| {
+        let copy = tempfile::tempdir().unwrap();
+        copy_directory(&path, copy.path());
+        damage(&inside(copy.path(), newest), &inside(copy.path(), spare));
+        let accepted = fingerprint(&refused(small(), copy.path()));
+        assert_eq!(fingerprint(&refused(small().read_only(true), copy.path())), accepted, "{what}");
+        let store = small().accept_data_loss(accepted).open(copy.path()).unwrap();
+        let left = if store.keyspace_names().unwrap().is_empty() { 0 } else { prefix(&store) };
+        assert!(left <= COMMITS && store.data_losses().len() == 1, "{what}: {left}");
+        store.close().unwrap();
+        for read_only in [true, false] {
+            small().read_only(read_only).open(copy.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    };
+    let set_len = |file: &Path, length: usize| change(file, |bytes| bytes.resize(length, 0));
+    for length in [0, 1, 127, 128, 4096, 8192, 8193, end / 2, end - 1] {
+        check(&format!("cut to {length}"), &|newest, _| set_len(newest, length));
+    }
+    check("missing", &|newest, _| fs::remove_file(newest).unwrap());
+    check("missing, with the spare one", &|newest, spare| {
+        fs::remove_file(newest).unwrap();
+        fs::remove_file(spare).unwrap();
+    });
+    check("renamed", &|newest, _| fs::rename(newest, newest.with_extension("old")).unwrap());
+    check("renamed to the next", &|newest, spare| fs::rename(newest, spare).unwrap());
+    check("replaced by the spare one", &|newest, spare| fs::rename(spare, newest).unwrap());
+    check("swapped with the spare one", &|newest, spare| {
+        fs::rename(newest, newest.with_extension("old")).unwrap();
+        fs::rename(spare, newest).unwrap();
+        fs::rename(newest.with_extension("old"), spare).unwrap();
+    });
+    check("an older copy", &|newest, _| change(newest, |bytes| bytes[end / 2..].fill(0)));
+}
+
 #[test]
 fn a_torn_tail_after_a_crash_is_no_data_loss() {
     let directory = tempfile::tempdir().unwrap();
@@ -163,6 +206,8 @@ fn a_torn_tail_after_a_crash_is_no_data_loss() {
     }
     let killed = directory.path().join("killed");
     copy_directory(&path, &killed);
+    // The sync record may have been copied after the segment, and describe a later state.
+    fs::remove_file(killed.join("wal/synced")).unwrap();
     let whole = fs::read(segment(&killed)).unwrap();
     let (at, length) = *frames(&whole).last().unwrap();
     // The background syncs the log from time to time. Each frame names the sequence number that was
@@ -175,9 +220,8 @@ fn a_torn_tail_after_a_crash_is_no_data_loss() {
     for (number, cut) in (synced + 100..=at + 24 + length).step_by(701).enumerate() {
         let copy = tempfile::tempdir().unwrap();
         copy_directory(&killed, copy.path());
-        change(&segment(copy.path()), |bytes| match number % 3 {
-            0 => bytes.truncate(cut),
-            1 => bytes[cut..].fill(0),
+        change(&segment(copy.path()), |bytes| match number % 2 {
+            0 => bytes[cut..].fill(0),
             // One page was not written, although later ones were.
             _ => bytes[cut..].iter_mut().take(4096).for_each(|byte| *byte = 0),
         });

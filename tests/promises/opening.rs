@@ -136,6 +136,44 @@ fn a_store_reopens_while_other_processes_start() {
 }
 
 #[test]
+fn a_store_without_its_log_directory_is_corruption() {
+    for replaced in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        fill(directory.path());
+        let wal = directory.path().join("wal");
+        fs::remove_dir_all(&wal).unwrap();
+        if replaced {
+            fs::write(&wal, "a file").unwrap();
+        }
+        for read_only in [false, true] {
+            let error = small().read_only(read_only).open(directory.path()).map(drop).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{error}");
+            let wal = wal.display().to_string();
+            assert!(
+                [&wal, "percolite repair ", "backup"].iter().all(|part| error.to_string().contains(part)),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_error_of_the_log_names_the_call_and_the_path() {
+    let directory = tempfile::tempdir().unwrap();
+    fill(directory.path());
+    let segment = segments(directory.path()).remove(0);
+    fs::remove_file(&segment).unwrap();
+    fs::create_dir(&segment).unwrap();
+    for read_only in [false, true] {
+        let error = small().read_only(read_only).open(directory.path()).map(drop).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("cannot read {}: ", segment.display())), "{text}");
+        assert!(text.contains("open the store again"), "{text}");
+    }
+}
+
+#[test]
 fn a_store_with_missing_files_is_not_opened_as_empty() {
     for lost in ["CURRENT", "MANIFEST-"] {
         let directory = tempfile::tempdir().unwrap();

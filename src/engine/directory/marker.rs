@@ -9,6 +9,10 @@
 //! its creation was interrupted, and no commit was ever acknowledged. So the next opening removes
 //! the files of this creation and starts again. If the directory has any file that creation does
 //! not make, the opening fails and removes nothing.
+//!
+//! Names become durable in this order, since a power cut keeps unsynced ones in any order: the
+//! marker's unfinished name; everything else in the directory; the marker's final name. A
+//! checkpoint needs only the last two.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -84,12 +88,15 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
         };
         if !is_new {
             let identity = check_format(path, &marker, &file.0)?;
-            check_tables_exist(path)?;
+            check_parts_exist(path)?;
             return Ok(LockedDir { marker: file, identity: Some(identity) });
         }
         // Another process may have completed the creation before the lock was acquired.
         if !exists(&marker)? {
             reset_unfinished(path)?;
+            // Nothing may be in the directory without this name, in whatever order a power cut
+            // keeps names.
+            sync_directory(path).map_err(|error| cannot("sync", path, &error))?;
             return Ok(LockedDir { marker: file, identity: None });
         }
         // The marker has its final name now. If it was renamed just before `open`, then `open` has
@@ -129,7 +136,7 @@ pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
         Err(TryLockError::Error(error)) => return Err(cannot("lock", &marker, &error)),
     };
     let identity = check_format(path, &marker, &file.0)?;
-    check_tables_exist(path)?;
+    check_parts_exist(path)?;
     Ok((file, identity))
 }
 
@@ -183,7 +190,7 @@ pub fn is_fresh_checkpoint(path: &Path) -> bool {
 /// Removes the flag of a checkpoint, durably: the copy is then a store of its own.
 pub fn clear_checkpoint_flag(path: &Path) -> io::Result<()> {
     fs::remove_file(path.join(CHECKPOINT_FLAG))?;
-    File::open(path)?.sync_all()
+    sync_directory(path)
 }
 
 fn write_marker(path: &Path, mut marker: &File, name: &str, identity: u64) -> io::Result<()> {
@@ -191,10 +198,15 @@ fn write_marker(path: &Path, mut marker: &File, name: &str, identity: u64) -> io
     let format = format_line::own(MARKER_TEXT);
     marker.write_all(format!("{format}, {WAL_ID_TEXT}{identity:016x}\n").as_bytes())?;
     marker.sync_all()?;
+    // The marker must not get its final name before all other names in the directory are durable.
+    sync_directory(path)?;
     fs::rename(path.join(name), path.join(MARKER))?;
-    let sync = |directory: &Path| File::open(directory)?.sync_all();
-    sync(path)?;
-    sync_ancestors(&path.canonicalize()?, sync)
+    sync_directory(path)?;
+    sync_ancestors(&path.canonicalize()?, sync_directory)
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 /// Syncs all ancestor directories. Any of them may be new: made by this attempt or by an
@@ -220,11 +232,23 @@ fn exists(file: &Path) -> Result<bool, EngineError> {
     file.try_exists().map_err(|error| cannot("access", file, &error))
 }
 
-fn check_tables_exist(path: &Path) -> Result<(), EngineError> {
-    if exists(&path.join(TABLES_DIR).join(ROCKSDB_CURRENT))? {
+/// Checks that the store has tables and a log directory: an opening would create neither.
+fn check_parts_exist(path: &Path) -> Result<(), EngineError> {
+    let wal = path.join(WAL_DIR);
+    let missing = if !exists(&path.join(TABLES_DIR).join(ROCKSDB_CURRENT))? {
+        format!("no tables: {} is missing", path.join(TABLES_DIR).join(ROCKSDB_CURRENT).display())
+    } else if !exists(&wal)? {
+        format!("no write-ahead log: the directory {} is missing", wal.display())
+    } else if !wal.is_dir() {
+        format!("no write-ahead log: {} is not a directory", wal.display())
+    } else {
         return Ok(());
-    }
-    Err(EngineError::Corruption(format!("{} has a marker ({MARKER}) but no tables", path.display())))
+    };
+    let path = path.display();
+    Err(EngineError::Corruption(format!(
+        "{path} has a marker ({MARKER}) but {missing}; put it back, restore a backup, or repair what is left into a \
+         new store: percolite repair {path} NEW, or Builder::repair"
+    )))
 }
 
 /// Whether the directory has files that can contain rows: tables or WAL segments.

@@ -1,6 +1,7 @@
 //! The state that writers, snapshots and the flush thread share.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -111,9 +112,20 @@ impl<D: Disk, T: Storage> Shared<D, T> {
     }
 }
 
+/// What to do about an error that came before anything was written to the log.
+fn advice(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "; let this user read and write the files of the store, and open it again"
+        }
+        ErrorKind::StorageFull => "; free some space, and open the store again",
+        _ => "; check the disk and the system's limits, and open the store again",
+    }
+}
+
 pub fn wal_error(error: wal::WalError) -> EngineError {
     match error {
-        wal::WalError::Io(_) => EngineError::Io(error.to_string()),
+        wal::WalError::Io(cause) => EngineError::Io(format!("{cause}{}", advice(cause.kind()))),
         wal::WalError::Failed(_) => EngineError::Undetermined(error.to_string()),
         wal::WalError::WrongStore { .. } | wal::WalError::UnsupportedFormat { .. } => {
             EngineError::NotAStore(error.to_string())

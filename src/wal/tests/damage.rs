@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::disk::DiskFile;
 use crate::wal::frame::FrameReader;
 use crate::wal::segment::{self, BLOCK_BYTES, FRAMES_OFFSET, HeaderRead, SegmentHeader};
 use crate::wal::sync_record::SyncRecord;

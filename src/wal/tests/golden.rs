@@ -79,6 +79,7 @@ fn golden_bytes_of_a_segment() {
     let mut record = vec![0; 40];
     let length = disk.open("synced").unwrap().read_at(0, &mut record).unwrap();
     // Magic, WAL id, segment, sequence, checksum.
-    let expected = ["7065726373796e63", "efcdab8967452301", "0200000000000000", "2b00000000000000", "bac36152"].concat();
+    let expected =
+        ["7065726373796e63", "efcdab8967452301", "0200000000000000", "2b00000000000000", "bac36152"].concat();
     assert_eq!(hex(&record[..length]), expected);
 }

@@ -12,7 +12,9 @@ mod real_dir;
 mod sync_race;
 mod threads;
 
-use super::{DataLoss, FrameBuffer, Recovered, WalError, WalHandle, WalWriter, accepted_data_losses, create, recover, resume};
+use super::{
+    DataLoss, FrameBuffer, Recovered, WalError, WalHandle, WalWriter, accepted_data_losses, create, recover, resume,
+};
 use crate::disk::{Disk, SimDisk};
 use crate::split_mix64::SplitMix64;
 

@@ -4,9 +4,14 @@
 //! frames from byte 8192 on, then preallocated zeros. Each frame has a checksum and a sequence
 //! number, and names the sequence that was durable when it was written.
 //!
+//! The file `wal/synced` names the newest segment and the last frame that were durable when the log
+//! was idle.
+//!
 //! So the bytes of a damaged log decide what a store must do. The store replays valid frames up to
-//! the first invalid frame. If a later valid frame or header names the sequence of the invalid
-//! frame, or a higher sequence, as durable, the store must refuse to open. Otherwise it must open.
+//! the first invalid frame. If a later valid frame or header, or `synced`, names the sequence of
+//! the invalid frame, or a higher sequence, as durable, the store must refuse to open. It must also
+//! refuse if a segment at the end is shorter than its header says, or if the segment that `synced`
+//! names has no header. Otherwise it must open.
 //!
 //! The store's own parser is not used here: the same mistake in both would hide a violation.
 
@@ -20,6 +25,8 @@ pub const FRAMES_AT: usize = 8192;
 pub const HEADERS_AT: [usize; 2] = [0, 4096];
 /// Checksummed bytes of a header.
 pub const HEADER_BYTES: usize = 128;
+/// The path of the sync record in a store.
+pub const SYNC_RECORD: &str = "wal/synced";
 const FRAME_HEADER_BYTES: usize = 24;
 const ALIGNMENT: usize = 8;
 const MAGIC: &[u8] = b"percolog";
@@ -27,6 +34,8 @@ const MAGIC: &[u8] = b"percolog";
 /// A valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// The segment's number.
+    pub number: u64,
     salt: u64,
     /// The sequence number of the first frame.
     pub first: u64,
@@ -34,6 +43,17 @@ pub struct Header {
     pub continues: Option<u64>,
     /// The durable sequence when the header was written.
     pub durable: u64,
+    /// The length of the file that was durable before the header was written.
+    pub durable_bytes: u64,
+}
+
+/// The content of `wal/synced`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncRecord {
+    /// The newest segment with a durable header.
+    pub segment: u64,
+    /// The last durable frame.
+    pub sequence: u64,
 }
 
 /// A valid frame.
@@ -53,12 +73,6 @@ impl Frame {
     /// The offset of the next frame.
     pub fn end(&self) -> usize {
         (self.offset + FRAME_HEADER_BYTES + self.length).next_multiple_of(ALIGNMENT)
-    }
-
-    /// Whether this is a no-op frame, which only records the durable sequence. The number and the
-    /// offsets of no-op frames depend on timing.
-    pub fn is_no_op(&self) -> bool {
-        self.length == 0
     }
 }
 
@@ -87,10 +101,23 @@ pub fn header(segment: &[u8]) -> Option<Header> {
         let is_whole = bytes.starts_with(MAGIC)
             && crc32c::crc32c(&[&bytes[..HEADER_BYTES - 4]].concat()) == u32_at(bytes, HEADER_BYTES - 4)?;
         let continues = (u64_at(bytes, 48)? > 0).then_some(u64_at(bytes, 56)?);
-        let header =
-            Header { salt: u64_at(bytes, 24)?, first: u64_at(bytes, 40)?, continues, durable: u64_at(bytes, 72)? };
+        let header = Header {
+            number: u64_at(bytes, 16)?,
+            salt: u64_at(bytes, 24)?,
+            first: u64_at(bytes, 40)?,
+            continues,
+            durable: u64_at(bytes, 72)?,
+            durable_bytes: u64_at(bytes, 80)?,
+        };
         is_whole.then_some(header)
     })
+}
+
+/// The sync record of the store in `dir`; `None` if there is no valid one.
+pub fn sync_record(dir: &Path) -> Option<SyncRecord> {
+    let bytes = fs::read(dir.join(SYNC_RECORD)).ok()?;
+    let record = SyncRecord { segment: u64_at(&bytes, 16)?, sequence: u64_at(&bytes, 24)? };
+    (bytes.starts_with(b"percsync") && crc32c::crc32c(&bytes[..32]) == u32_at(&bytes, 32)?).then_some(record)
 }
 
 /// The frames up to the first invalid one.
@@ -137,21 +164,26 @@ pub struct ReplayResult {
     pub last: u64,
     /// The offset at which the frame of this sequence ends, in the segment that has it.
     pub end: usize,
-    /// The highest sequence that a later valid frame or header names as durable.
+    /// The highest sequence that a later valid frame or header, or the sync record, names as durable.
     pub durable_upto: u64,
+    /// Whether a whole file is not what it was: a segment at the end is too short, or the header of
+    /// the segment that the sync record names is lost.
+    pub file_damaged: bool,
 }
 
 impl ReplayResult {
     /// Whether acknowledged frames are certainly missing.
     pub fn is_loss(&self) -> bool {
-        self.durable_upto > self.last
+        self.durable_upto > self.last || self.file_damaged
     }
 }
 
 /// Replays the segments, oldest first. `None` if the oldest has no valid header.
-pub fn replay(segments: &[&[u8]]) -> Option<ReplayResult> {
+pub fn replay(segments: &[&[u8]], record: Option<SyncRecord>) -> Option<ReplayResult> {
     let mut result: Option<ReplayResult> = None;
     let mut goes_on = true;
+    // Of the segment in which the replay ends.
+    let mut number = 0;
     for (at, segment) in segments.iter().enumerate() {
         let Some(header) = header(segment) else {
             if at == 0 {
@@ -169,13 +201,19 @@ pub fn replay(segments: &[&[u8]]) -> Option<ReplayResult> {
             }
             replayed.end = from;
             goes_on = limit == Some(from);
+            (number, replayed.file_damaged) = (header.number, (segment.len() as u64) < header.durable_bytes);
         } else {
+            replayed.file_damaged |= (segment.len() as u64) < header.durable_bytes;
             replayed.durable_upto = replayed.durable_upto.max(header.durable);
         }
         while let Some(frame) = next_whole(segment, &header, from) {
             replayed.durable_upto = replayed.durable_upto.max(frame.durable);
             from = frame.end();
         }
+    }
+    if let (Some(replayed), Some(record)) = (&mut result, record) {
+        replayed.durable_upto = replayed.durable_upto.max(record.sequence);
+        replayed.file_damaged |= number < record.segment;
     }
     result
 }
@@ -223,16 +261,20 @@ mod tests {
         let bytes = fs::read(&files[0]).unwrap();
         let frames = frames(&bytes);
         assert!(frames.iter().filter(|frame| frame.length > 100).count() >= 3, "{frames:?}");
-        assert!(frames.last().unwrap().is_no_op(), "closing writes a no-op frame");
-        let whole = replay(&[&bytes]).unwrap();
+        let record = sync_record(dir.path());
+        let last = frames.len() as u64;
+        assert_eq!(record, Some(SyncRecord { segment: 1, sequence: last }), "closing writes the sync record");
+        let whole = replay(&[&bytes], record).unwrap();
         assert_eq!((whole.last, whole.end), (frames.len() as u64, valid_length(&bytes)));
         assert!(!whole.is_loss());
-        for frame in &frames[..frames.len() - 1] {
+        for frame in &frames {
             let mut bytes = bytes.clone();
             bytes[frame.offset + 20] ^= 1;
-            let damaged = replay(&[&bytes]).unwrap();
+            let damaged = replay(&[&bytes], record).unwrap();
             assert_eq!(damaged.last, frame.sequence - 1);
             assert!(damaged.is_loss(), "{frame:?}");
+            assert_eq!(replay(&[&bytes], None).unwrap().is_loss(), frame.sequence < last, "{frame:?}");
         }
+        assert!(replay(&[&bytes[..bytes.len() / 2]], None).unwrap().is_loss(), "a file that was cut");
     }
 }

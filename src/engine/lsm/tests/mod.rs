@@ -17,7 +17,6 @@ use crate::cell::Column;
 use crate::disk::{Disk as _, SimDisk};
 use crate::engine::EngineError;
 use crate::engine::storage::{Batch, CellReader, Storage};
-use crate::wal;
 
 fn run(seed: u64) -> u64 {
     let mut model = Model::new(seed);

@@ -1,14 +1,15 @@
-//! A small store whose log is truncated at every byte, or has a flipped bit.
+//! A small store whose log is truncated at every byte, has a flipped bit, or has files that were
+//! removed, cut off or exchanged (see `whole_files`).
 //!
 //! Every other truncated log ends with zeros, as the store preallocates them. Half of the logs with
 //! zeros also have every other page of the old content, as a power cut may leave it.
 //!
 //! A seed makes a store with one client and records the length of the log at every answer.
 //! [`crate::log_parser`] decides what a replay of the damaged log must find: which frames are
-//! readable, and whether a later valid frame proves that acknowledged commits are missing. With
-//! such a proof the store must refuse to open with a clear error, and must open without these
-//! commits when the loss is accepted. Without a proof it must open. A log that ends early, followed
-//! by zeros only, never proves a loss.
+//! readable, and whether a later valid frame or the sync record proves that acknowledged commits
+//! are missing. With such a proof the store must refuse to open with a clear error, and must open
+//! without these commits when the loss is accepted. Without a proof it must open. A log that ends
+//! early, followed by zeros only, proves no loss if there is no sync record.
 //!
 //! A store that opens has every commit that was acknowledged before the log grew beyond the part
 //! that is still readable. Of the later commits it has a prefix in commit order. Opening never
@@ -17,12 +18,11 @@
 //! durable.
 //!
 //! The store has a deterministic clock and random numbers, so a seed always makes a log of the same
-//! shape, except for the no-op frames of an idle log, which depend on timing. So positions are
-//! counted without no-op frames (see `sample_store`), and a case names the same byte of the same
-//! frame each time.
+//! shape, and a case names the same byte of the same frame each time.
 
 mod deterministic_env;
 mod sample_store;
+mod whole_files;
 
 use std::fmt;
 use std::fs;
@@ -109,6 +109,11 @@ pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
     let mut outcome = LayerResult::new(LAYER);
     let clock = args.clock();
     if let Some(case) = &args.case {
+        if whole_files::is_case(case) {
+            whole_files::run_case(args, case, &mut outcome)?;
+            outcome.seconds = clock.seconds();
+            return Ok(outcome);
+        }
         let case: Case = case.parse().map_err(anyhow::Error::msg)?;
         let sample = build(case.seed)?;
         let last = sample.log.len() - usize::from(case.bit.is_some());
@@ -122,6 +127,7 @@ pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
             let sample = build(seed)?;
             outcome.count(LARGE_COMMITS, sample.large_commits);
             run_store(args, &sample, seed, clock, &mut outcome)?;
+            whole_files::run(args, seed, clock, &mut outcome)?;
             seed += 1;
         }
     }
@@ -152,17 +158,17 @@ fn run_store(
     Ok(())
 }
 
-/// Positions spread evenly over the part of the log that is the same in every run, with a random
-/// offset. About two in three are truncations.
+/// Positions spread evenly over headers and frames, with a random offset. About two in three are
+/// truncations.
 fn quick_cases(sample: &SampleStore, seed: u64, rng: &mut SeededRng) -> Vec<Case> {
     let places = QUICK_POSITIONS / usize::try_from(STORES).unwrap_or(1);
-    let frames = sample.stable_bytes - HEADER_POSITIONS;
+    let frames = sample.content_bytes - HEADER_POSITIONS;
     let case = |at: usize| Case {
         seed,
         position: match at % QUICK_HEADERS {
             0 => rng.below(HEADER_POSITIONS),
             _ => (HEADER_POSITIONS + at * frames / places + rng.below(frames.div_ceil(places)))
-                .min(sample.stable_bytes - 1),
+                .min(sample.content_bytes - 1),
         },
         bit: (at % 3 == 2 || at.is_multiple_of(2 * QUICK_HEADERS)).then(|| bit(rng)),
     };
@@ -190,7 +196,7 @@ fn run_case(args: &LayerArgs, sample: &SampleStore, case: Case, outcome: &mut La
     } else {
         cut(&mut log, offset);
     }
-    let replayed = log_parser::replay(&[&log]);
+    let replayed = log_parser::replay(&[&log], sample.record);
     let dir = scratch_dir()?;
     sample.write(dir.path(), &log)?;
     let (mut client_log, acknowledged) = sample.log_at(replayed.map_or(0, |replayed| replayed.end));
@@ -334,8 +340,8 @@ mod tests {
     fn a_seed_makes_logs_of_the_same_shape() {
         for seed in [2, 3, 6] {
             let (one, other) = (build(seed).unwrap(), build(seed).unwrap());
-            assert_eq!(one.stable_bytes, other.stable_bytes, "seed {seed}");
-            for position in (0..one.stable_bytes).step_by(61) {
+            assert_eq!(one.content_bytes, other.content_bytes, "seed {seed}");
+            for position in (0..one.content_bytes).step_by(61) {
                 let count = |sample: &SampleStore| sample.log_at(sample.offset(position)).1.count;
                 assert_eq!(count(&one), count(&other), "seed {seed} at {position}");
             }

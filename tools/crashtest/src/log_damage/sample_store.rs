@@ -1,13 +1,11 @@
 //! Builds the store whose log is damaged, and records the length of the log at every answer.
 //!
-//! The store writes no-op frames when its log is idle, which depends on timing. So no-op frames
-//! come last in the order of positions: first the two headers, then the frames with content, in
-//! their order, then the no-op frames and the rest of the header blocks. The part before the no-op
-//! frames is the same in every run of a seed.
-//!
-//! The log is copied when it ends with a no-op frame, which proves that all commits in it are
-//! durable. With an even seed this frame is cut off, as if the power had failed before it was
+//! The log is copied when it is idle, so that the sync record proves that all its commits are
+//! durable. With an even seed the record is left out, as if the power had failed before it was
 //! written; then there is no proof for the last commits.
+//!
+//! Positions are counted from the two headers, which come first, over the frames, to the rest of
+//! the header blocks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +26,10 @@ use crate::client::{Client, ClientConfig, ClientId, ROWS, Recorder, SECOND};
 use crate::client_log::{Answer, ClientLog, Entry};
 use crate::history::Outcome;
 use crate::layer_args::scratch_dir;
-use crate::log_parser::{FRAMES_AT, Frame, HEADER_BYTES, HEADERS_AT, frames, header, segments, valid_length};
+use crate::log_parser::{
+    FRAMES_AT, Frame, HEADER_BYTES, HEADERS_AT, SYNC_RECORD, SyncRecord, frames, header, segments, sync_record,
+    valid_length,
+};
 use crate::rng::SeededRng;
 use crate::verify_store::{SMALL_STORE, open_engine};
 use crate::workload;
@@ -36,8 +37,8 @@ use crate::workload;
 /// One seed in this many has large transactions.
 const LARGE_EVERY: u64 = 3;
 const SETTLE_TIME: Duration = Duration::from_millis(100);
-/// An idle store has written its no-op frame within this time.
-const NO_OP_TIMEOUT: Duration = Duration::from_secs(10);
+/// An idle store has written its sync record within this time.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(1);
 
 /// A store as a set of files.
@@ -50,12 +51,14 @@ pub struct SampleStore {
     pub files: Vec<(PathBuf, Vec<u8>)>,
     /// The path of the log.
     pub log_name: PathBuf,
-    /// The only segment of the log, without the preallocated zeros.
+    /// The only segment of the log, without the preallocated zeros after the first step.
     pub log: Vec<u8>,
+    /// The sync record of the log; `None` if the store has none.
+    pub record: Option<SyncRecord>,
     /// The ranges of the log in the order of positions.
     ranges: Vec<Range<usize>>,
-    /// How many positions are the same in every run.
-    pub stable_bytes: usize,
+    /// How many positions are in headers and frames.
+    pub content_bytes: usize,
     /// The number of large commits.
     pub large_commits: u64,
     commits: Vec<(u64, Entry)>,
@@ -172,9 +175,9 @@ pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
     let large_commits = store.stats().commits_large;
     anyhow::ensure!((large_commits > 0) == seed.is_multiple_of(LARGE_EVERY), "{large_commits} large commits");
     // The cleanup of a large transaction causes no sync, and without a sync the store writes no
-    // no-op frame.
+    // record.
     engine.storage().sync()?;
-    await_no_op(&log)?;
+    let record = await_record(dir.path(), &log)?;
     // The files are read while the store is open, because closing would write more.
     let mut files = Vec::new();
     read_files(dir.path(), Path::new(""), &mut files)?;
@@ -182,23 +185,27 @@ pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
         segments(dir.path())?.iter().filter(|file| fs::read(file).is_ok_and(|file| header(&file).is_some())).count();
     anyhow::ensure!(segments_begun == 1, "the log has {segments_begun} segments, expected 1");
     let log_name = log.strip_prefix(dir.path())?.to_owned();
-    Ok(SampleStore {
-        large_commits,
-        ..recorder.into_sample((workload.name(), protocol), files, log_name, seed.is_multiple_of(2))?
-    })
+    let record = if seed.is_multiple_of(2) {
+        files.retain(|(name, _)| name != Path::new(SYNC_RECORD));
+        None
+    } else {
+        Some(record)
+    };
+    Ok(SampleStore { large_commits, record, ..recorder.into_sample((workload.name(), protocol), files, log_name)? })
 }
 
-/// Waits for a no-op frame at the end of the log, after which an idle store writes nothing.
-fn await_no_op(log: &Path) -> anyhow::Result<()> {
+/// Waits for a sync record that covers the whole log, after which an idle store writes nothing.
+fn await_record(store_dir: &Path, log: &Path) -> anyhow::Result<SyncRecord> {
     let began = Instant::now();
     loop {
-        let last = frames(&fs::read(log)?).pop();
-        if last.is_some_and(|frame| frame.is_no_op() && frame.durable + 1 == frame.sequence) {
-            return Ok(());
+        let last = frames(&fs::read(log)?).last().map_or(0, |frame| frame.sequence);
+        let record = sync_record(store_dir);
+        if let Some(record) = record.filter(|record| record.sequence == last) {
+            return Ok(record);
         }
         anyhow::ensure!(
-            began.elapsed() < NO_OP_TIMEOUT,
-            "no no-op frame within {NO_OP_TIMEOUT:?}; the log ends with {last:?}"
+            began.elapsed() < RECORD_TIMEOUT,
+            "no sync record of frame {last} within {RECORD_TIMEOUT:?}: {record:?}"
         );
         std::thread::sleep(POLL);
     }
@@ -218,16 +225,15 @@ fn read_files(store: &Path, subdir: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) 
     Ok(())
 }
 
-/// The ranges of the log in the order of positions, and the number of positions before the no-op
+/// The ranges of the log in the order of positions, and the number of positions in headers and
 /// frames.
 fn ranges_of(log: &[u8]) -> (Vec<Range<usize>>, usize) {
-    let (no_ops, frames): (Vec<_>, Vec<_>) = frames(log).into_iter().partition(Frame::is_no_op);
     let mut ranges: Vec<Range<usize>> = HEADERS_AT.iter().map(|at| *at..at + HEADER_BYTES).collect();
-    ranges.extend(frames.iter().map(|frame| frame.offset..frame.end()));
-    let stable_bytes = ranges.iter().map(Range::len).sum();
-    ranges.extend(no_ops.iter().map(|no_op| no_op.offset..no_op.end()));
+    ranges.extend(frames(log).iter().map(|frame| frame.offset..frame.end()));
+    let content_bytes = ranges.iter().map(Range::len).sum();
     ranges.extend([HEADER_BYTES..HEADERS_AT[1], HEADERS_AT[1] + HEADER_BYTES..FRAMES_AT]);
-    (ranges, stable_bytes)
+    ranges.push(valid_length(log)..log.len());
+    (ranges, content_bytes)
 }
 
 /// A recorder that adds the length of the log to each answer.
@@ -243,11 +249,10 @@ impl LengthRecorder {
         Self { log: log.into(), ticks: AtomicU64::new(0), commits: Mutex::default(), answers: Mutex::default() }
     }
 
-    /// The end of the last frame with content, without later no-op frames.
+    /// The end of the last frame.
     fn length(&self) -> usize {
         let frames = fs::read(&self.log).map(|log| frames(&log));
-        let last = |frames: Vec<Frame>| frames.iter().rfind(|frame| !frame.is_no_op()).map(Frame::end);
-        frames.map_or(usize::MAX, |frames| last(frames).unwrap_or(FRAMES_AT))
+        frames.map_or(usize::MAX, |frames| frames.last().map_or(FRAMES_AT, Frame::end))
     }
 
     fn into_sample(
@@ -255,13 +260,12 @@ impl LengthRecorder {
         (workload, protocol): (&'static str, CommitProtocol),
         mut files: Vec<(PathBuf, Vec<u8>)>,
         log_name: PathBuf,
-        drop_no_op: bool,
     ) -> anyhow::Result<SampleStore> {
         let at = files.iter().position(|(name, _)| *name == log_name).ok_or_else(|| anyhow::anyhow!("no log"))?;
         let (_, mut log) = files.swap_remove(at);
-        let content = frames(&log).iter().rfind(|frame| !frame.is_no_op()).map_or(FRAMES_AT, Frame::end);
-        log.truncate(if drop_no_op { content } else { valid_length(&log) });
-        let (ranges, stable_bytes) = ranges_of(&log);
+        let first_step = header(&log).map_or(0, |header| header.durable_bytes);
+        log.truncate(valid_length(&log).max(usize::try_from(first_step)?));
+        let (ranges, content_bytes) = ranges_of(&log);
         let commits = self.commits.into_inner();
         let answers = self.answers.into_inner();
         Ok(SampleStore {
@@ -270,8 +274,9 @@ impl LengthRecorder {
             files,
             log_name,
             log,
+            record: None,
             ranges,
-            stable_bytes,
+            content_bytes,
             large_commits: 0,
             commits,
             answers,
