@@ -1,4 +1,4 @@
-//! Frames: the records of the log. A frame has one batch as its payload; a no-op frame is empty.
+//! Frames: the records of the log. A frame has one batch as its payload.
 //!
 //! | offset | bytes | what |
 //! |---|---|---|

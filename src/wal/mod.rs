@@ -25,23 +25,24 @@
 //! the break is [data loss](DataLoss); otherwise it is a torn tail. A needed segment that is
 //! missing, or a log that ends below the flushed sequence of the tables, is data loss too.
 //!
+//! Frames and headers cannot prove what is after them. For the end of the log there are two more
+//! proofs: the [files](file_check) of segments come and go in an order that no crash changes, and
+//! the [sync record](sync_record) says outside of all segments what was durable.
+//!
 //! # What cannot be detected
 //!
 //! *Damage without a proof.* The frames of the last sync have no durability proof until another
-//! frame is written; damage to them looks like a torn tail. In an idle log every frame has a proof
-//! once a [no-op frame](WalWriter::append_noop) is written: an empty frame that records the
-//! sequence that the last sync made durable. Damage to the no-op frame itself costs nothing.
+//! frame or the sync record is written; damage to them looks like a torn tail, and so do zeros, a
+//! cut or an older copy in their place. In an idle log every frame has a proof.
 //!
-//! *Damage to both headers.* A segment's header is stored twice, in two blocks. If both are
-//! damaged, the segment's frames cannot be checked. If the segment is the newest one, the log then
-//! seems to end with the segment before.
-//!
-//! *A tail of zeros.* If zeros replace the end of the log, this end looks like blocks that were
-//! never written, and counts as torn.
+//! *A new segment.* For some milliseconds nothing but the newest segment itself shows that the
+//! segment exists. If it is lost then, or both copies of its header, the log seems to end with the
+//! segment before.
 //!
 //! # Order of names, headers and frames
 //!
-//! - A frame is written only to a file whose name is durable.
+//! - A header, and so a frame, is written only to a file whose name and first preallocated step are
+//!   durable. A file is created only when that of the number before is in this state.
 //! - A rotation starts a new segment, whose header is not yet durable when the first frames are
 //!   written to the segment. A sync covers the older segment first and then the new one. Only then
 //!   are these frames acknowledged.

@@ -106,9 +106,9 @@ impl Chain {
     }
 }
 
-/// Calls `apply` with each frame above the tables' flushed sequence, no-op frames included. A log
-/// without segments is data loss, unless `may_be_empty` is `true` and the flushed sequence is 0:
-/// then an interrupted creation of the store can have left such a log.
+/// Calls `apply` with each frame above the tables' flushed sequence. A log without segments is data
+/// loss, unless `may_be_empty` is `true` and the flushed sequence is 0: then an interrupted creation
+/// of the store can have left such a log.
 ///
 /// A log that another process is writing can look damaged, so the caller must have locked the
 /// store.
