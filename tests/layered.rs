@@ -112,6 +112,9 @@ fn removed_segments(directory: &Path) -> Result<u64> {
     let mut lowest = u64::MAX;
     for entry in std::fs::read_dir(directory.join("wal"))? {
         let name = entry?.file_name();
+        if name == "synced" {
+            continue;
+        }
         let digits = name.to_str().and_then(|name| name.strip_suffix(".segment"));
         lowest = lowest.min(digits.context("a file that is no segment")?.parse()?);
     }

@@ -66,14 +66,16 @@ pub fn truncate(record: &RecordLocation) -> Result<(), EngineError> {
     set_length().map_err(|error| EngineError::Io(format!("cannot truncate {}: {error}", record.file.display())))
 }
 
-/// Fails if the current manifest has a torn record, for callers that must not truncate it.
+/// Fails if the current manifest has a torn record, for callers that must not truncate it. They
+/// cannot tell a power cut from damage, which is the same error when the store is opened for
+/// writing.
 pub fn reject_torn_record(directory: &Path) -> Result<(), EngineError> {
     let Some(RecordLocation { file, offset }) = find_torn_record(directory)? else { return Ok(()) };
     let what = format!(
         "{} has a torn record at byte {offset}; if a power cut caused it, opening the store for writing repairs it",
         file.display()
     );
-    Err(EngineError::Io(what))
+    Err(EngineError::Corruption(what))
 }
 
 /// Fails if any manifest has a record that sends RocksDB into an endless loop.

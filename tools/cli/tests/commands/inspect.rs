@@ -99,6 +99,16 @@ fn verify_finds_flipped_bits_in_a_table() {
 }
 
 #[test]
+fn a_store_without_its_log_directory_is_damage() {
+    let sandbox = Sandbox::with_shop();
+    fs::remove_dir_all(sandbox.path().join("shop/wal")).unwrap();
+    for line in ["scan shop fruit", "put shop fruit plum blue", "stats shop"] {
+        let ran = sandbox.run(line).fails(6, "percolite repair ");
+        assert!(ran.err.contains("shop/wal is missing"), "{}", ran.err);
+    }
+}
+
+#[test]
 fn an_accepted_data_loss_opens_the_store_and_is_reported() {
     let sandbox = Sandbox::with_shop();
     sandbox.ok("dump shop shop.dump");
