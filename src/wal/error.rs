@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::file_check::FileDamage;
+use super::file_damage::FileDamage;
 use super::frame::PAYLOAD_MAX_BYTES;
 
 /// Errors of the write-ahead log.

@@ -14,41 +14,11 @@
 //! header. No file is ever renamed to the name of a segment, so each header has the number of its
 //! file. Only the newest file may have any content: its creation may have been interrupted.
 
-use std::fmt;
-
 use super::error::WalError;
+use super::file_damage::FileDamage;
 use super::segment::{self, HeaderRead, SegmentHeader};
 use super::segment_list::SegmentList;
 use crate::disk::{Disk, DiskFile};
-
-/// Damage that no crash leaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FileDamage {
-    /// There are later segments, but not this one.
-    Missing(u64),
-    /// The file is shorter than it was when its header, or the next file, was written.
-    Cut { number: u64, bytes: u64, durable_bytes: u64 },
-    /// The file has the header of another segment.
-    Misnamed { number: u64, header: u64 },
-    /// The header of this segment was durable, and can no longer be found.
-    HeaderLost(u64),
-}
-
-impl fmt::Display for FileDamage {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = segment::segment_file_name;
-        match self {
-            Self::Missing(number) => write!(formatter, "{} is missing", name(*number)),
-            Self::Cut { number, bytes, durable_bytes } => {
-                write!(formatter, "{} has {bytes} bytes, and had at least {durable_bytes}", name(*number))
-            }
-            Self::Misnamed { number, header } => {
-                write!(formatter, "{} has the header of {}", name(*number), name(*header))
-            }
-            Self::HeaderLost(number) => write!(formatter, "{} is missing or has no valid header", name(*number)),
-        }
-    }
-}
 
 /// Checks the files from the last segment that was read, on.
 pub fn find_damage<D: Disk>(

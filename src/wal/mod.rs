@@ -53,6 +53,7 @@
 
 mod error;
 mod file_check;
+mod file_damage;
 mod frame;
 mod handle;
 mod loss_scan;

@@ -22,7 +22,8 @@
 use std::collections::BTreeMap;
 
 use super::error::{DataLoss, WalError};
-use super::file_check::{self, FileDamage};
+use super::file_check;
+use super::file_damage::FileDamage;
 use super::frame::FrameReader;
 use super::loss_scan::{TailScan, scan_tail};
 use super::segment::{self, HeaderRead, SegmentEnd, SegmentHeader};
@@ -107,8 +108,8 @@ impl Chain {
 }
 
 /// Calls `apply` with each frame above the tables' flushed sequence. A log without segments is data
-/// loss, unless `may_be_empty` is `true` and the flushed sequence is 0: then an interrupted creation
-/// of the store can have left such a log.
+/// loss, unless `may_be_empty` is `true` and the flushed sequence is 0: then an interrupted
+/// creation of the store can have left such a log.
 ///
 /// A log that another process is writing can look damaged, so the caller must have locked the
 /// store.

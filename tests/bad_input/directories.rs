@@ -4,9 +4,9 @@
 //! store verifies as intact, it must have the state after the last commit. There are two
 //! exceptions:
 //!
-//! - Damage to the sync record and to the log may lose the last commits; the state must then be that
-//!   after an earlier commit. Without the record that proves its durability, the log looks as after
-//!   a crash.
+//! - Damage to the sync record and to the log may lose the last commits; the state must then be
+//!   that after an earlier commit. Without the record that proves its durability, the log looks as
+//!   after a crash.
 //! - If the manifest is truncated, any state is accepted. A manifest that has lost whole records at
 //!   its end is a valid, older manifest, and no checksum detects that. RocksDB usually finds that a
 //!   table of the older manifest is missing, but not always.

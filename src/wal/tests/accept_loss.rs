@@ -1,7 +1,7 @@
 //! Resuming a log with an accepted data loss.
 
 use super::*;
-use crate::wal::file_check::FileDamage;
+use crate::wal::file_damage::FileDamage;
 use crate::wal::segment;
 
 /// Three segments of three frames each, closed; then frame `damaged` is damaged.

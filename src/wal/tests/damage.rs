@@ -65,8 +65,8 @@ impl Written {
         self.headers.push(header);
     }
 
-    /// The highest durable sequence in the frames and headers after frame `damaged`, and in the sync
-    /// record.
+    /// The highest durable sequence in the frames and headers after frame `damaged`, and in the
+    /// sync record.
     fn proven_durable(&self, damaged: u64) -> u64 {
         let place = &self.places[&damaged];
         let frames = self.places.range(damaged + 1..).map(|(_, place)| place.durable);

@@ -74,6 +74,15 @@ fn golden_bytes_of_a_segment() {
     ]
     .concat();
     assert_eq!(read(2, 0, 128), second);
+}
+
+#[test]
+fn golden_bytes_of_a_sync_record() {
+    let disk = SimDisk::new();
+    let mut log = create(disk.clone(), 0x0123_4567_89ab_cdef, 41, 0x5a17).unwrap();
+    append(&mut log, b"a payload").unwrap();
+    log.rotate(7).unwrap();
+    append(&mut log, b"").unwrap();
     log.handle().sync().unwrap();
     log.handle().write_sync_record(true).unwrap();
     let mut record = vec![0; 40];

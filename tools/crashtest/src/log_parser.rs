@@ -164,7 +164,8 @@ pub struct ReplayResult {
     pub last: u64,
     /// The offset at which the frame of this sequence ends, in the segment that has it.
     pub end: usize,
-    /// The highest sequence that a later valid frame or header, or the sync record, names as durable.
+    /// The highest sequence that a later valid frame or header, or the sync record, names as
+    /// durable.
     pub durable_upto: u64,
     /// Whether a whole file is not what it was: a segment at the end is too short, or the header of
     /// the segment that the sync record names is lost.
