@@ -79,8 +79,9 @@ pub enum ErrorKind {
     /// A read, write or open failed below the store. The call committed nothing and may be
     /// repeated; a store that was open stays usable.
     Io(String),
-    /// The store is closed, or has failed through an error of this call or an earlier one. The text
-    /// says which. The call committed nothing. Open the store again; after a failure,
+    /// The store is closed, has failed through an error of this call or an earlier one, or was
+    /// opened by the process from which this one was forked. The text says which. The call
+    /// committed nothing. Open the store again; after a failure,
     /// [buffered](crate::Durability::Buffered) commits may be lost.
     Closed(String),
     /// The work was cancelled: by its progress callback

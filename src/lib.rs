@@ -149,6 +149,7 @@ mod memtable_tests;
 pub mod oracle;
 mod owner_id;
 mod pipeline;
+mod process;
 mod protocol;
 mod read_view;
 pub mod row;

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::process::Process;
 use crate::sync::Mutex;
 use crate::tunables::CONTENDED_COMMITS;
 use crate::waiter::Waiter;
@@ -20,6 +21,7 @@ pub struct AdmissionController {
     permits: Mutex<Permits>,
     /// Number of commits without a conflict until attempts need no permit; 0 if they need none now.
     contended_commits_left: AtomicUsize,
+    process: Process,
 }
 
 struct Permits {
@@ -63,7 +65,7 @@ impl AdmissionController {
 
     pub fn new(permits: usize) -> Self {
         let permits = Permits { free: permits, with_tickets: VecDeque::new(), without_tickets: VecDeque::new() };
-        Self { permits: Mutex::new(permits), contended_commits_left: AtomicUsize::new(0) }
+        Self { permits: Mutex::new(permits), contended_commits_left: AtomicUsize::new(0), process: Process::current() }
     }
 
     /// Whether there was a conflict within the last [`CONTENDED_COMMITS`] commits.
@@ -103,6 +105,9 @@ impl AdmissionController {
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        if !self.admission.process.is_current() {
+            return;
+        }
         let mut permits = self.admission.permits.lock();
         // A waiter that is still queued has no permit. Any other has one, even if it was taken from
         // the queue and is not notified yet, and this drop passes the permit on.

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use crate::process::Process;
 use crate::row::RowKey;
 use crate::row_hash::row_hash;
 use crate::sync::Mutex;
@@ -18,7 +19,7 @@ const ROW_QUEUE_ROWS_MAX: usize = 64;
 
 /// One FIFO queue of retrying attempts for each row, by the row's hash.
 #[derive(Default)]
-pub struct RowQueues(Mutex<HashMap<u64, VecDeque<Arc<Waiter>>>>);
+pub struct RowQueues(Mutex<HashMap<u64, VecDeque<Arc<Waiter>>>>, Process);
 
 /// A place in the queue of one row. Dropping it leaves the queue and wakes the next attempt.
 pub struct RowQueueTicket {
@@ -59,6 +60,9 @@ impl RowQueues {
 
 impl Drop for RowQueueTicket {
     fn drop(&mut self) {
+        if !self.queues.1.is_current() {
+            return;
+        }
         let mut queues = self.queues.0.lock();
         let Some(queue) = queues.get_mut(&self.row) else { return };
         let was_first = queue.front().is_some_and(|first| Arc::ptr_eq(first, &self.own));

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::process::Process;
 use crate::row::{CellChange, RowChange, RowKey};
 use crate::row_hash::row_hash;
 use crate::sync::Mutex;
@@ -18,6 +19,7 @@ use crate::waiter::Waiter;
 pub struct UnlockWaiters {
     waiting: Mutex<HashMap<u64, Vec<Arc<Waiter>>>>,
     count: AtomicUsize,
+    process: Process,
 }
 
 /// A registered wait for one row. Dropping it ends the wait.
@@ -29,6 +31,9 @@ pub struct UnlockWait {
 
 impl Drop for UnlockWait {
     fn drop(&mut self) {
+        if !self.unlocked.process.is_current() {
+            return;
+        }
         let mut waiting = self.unlocked.waiting.lock();
         if let Some(waiters) = waiting.get_mut(&self.row) {
             waiters.retain(|waiter| !Arc::ptr_eq(waiter, &self.own));

@@ -4,6 +4,9 @@
 //! blocks that were filled with zeros beforehand is synced without a write to the file system's
 //! journal.
 //!
+//! A file that was removed stays writable, but what is written to it is lost. So a sync fails if
+//! the file has no name any more.
+//!
 //! Each error names the call and the path. The operating system's error is its source.
 
 use std::fs::{self, File, OpenOptions};
@@ -11,24 +14,26 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Disk, DiskFile};
+use super::named_file::NamedFile;
+use super::standard_streams::occupy_standard_streams;
+use super::{Directory, Disk, DiskFile, shown};
 
 /// A real directory.
 #[derive(Clone, Debug)]
 pub struct OsDisk {
-    directory: PathBuf,
+    directory: Directory,
 }
 
 /// An open file of a real directory.
 #[derive(Debug)]
 pub struct OsFile {
-    file: File,
+    file: NamedFile,
     path: Arc<Path>,
 }
 
 /// A call that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {call} {}: {source}", path.display())]
+#[error("cannot {call} {}: {source}", shown(path))]
 struct FailedCall {
     call: &'static str,
     path: PathBuf,
@@ -41,14 +46,19 @@ fn failed(call: &'static str, path: &Path, source: io::Error) -> io::Error {
 }
 
 impl OsDisk {
-    /// The disk in this directory, which must exist.
-    pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into() }
+    /// The disk in this directory.
+    pub fn new(directory: Directory) -> Self {
+        Self { directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
 
     fn open_with(&self, call: &'static str, name: &str, options: &OpenOptions) -> io::Result<OsFile> {
-        let path = self.directory.join(name);
-        let file = options.open(&path).map_err(|error| failed(call, &path, error))?;
+        let path = self.path(name);
+        let opened = options.open(&path).and_then(NamedFile::new);
+        let file = opened.map_err(|error| failed(call, &path, error))?;
         Ok(OsFile { file, path: path.into() })
     }
 }
@@ -57,6 +67,7 @@ impl Disk for OsDisk {
     type File = OsFile;
 
     fn create(&self, name: &str) -> io::Result<OsFile> {
+        occupy_standard_streams()?;
         self.open_with("create", name, OpenOptions::new().read(true).write(true).create_new(true))
     }
 
@@ -70,8 +81,8 @@ impl Disk for OsDisk {
 
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        let list = |error| failed("list", &self.directory, error);
-        for entry in fs::read_dir(&self.directory).map_err(list)? {
+        let list = |error| failed("list", self.directory.path(), error);
+        for entry in fs::read_dir(self.directory.path()).map_err(list)? {
             // Names that are not UTF-8 are left out: this crate creates none.
             if let Ok(name) = entry.map_err(list)?.file_name().into_string() {
                 names.push(name);
@@ -81,30 +92,29 @@ impl Disk for OsDisk {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let path = self.directory.join(name);
+        let path = self.path(name);
         fs::remove_file(&path).map_err(|error| failed("remove", &path, error))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let path = self.directory.join(from);
-        fs::rename(&path, self.directory.join(to)).map_err(|error| failed("rename", &path, error))
+        let path = self.path(from);
+        fs::rename(&path, self.path(to)).map_err(|error| failed("rename", &path, error))
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        let synced = File::open(&self.directory).and_then(|directory| directory.sync_all());
-        synced.map_err(|error| failed("sync", &self.directory, error))
+        self.directory.sync().map_err(|error| failed("sync", self.directory.path(), error))
     }
 }
 
 impl DiskFile for OsFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        write_all(&self.file, bytes, offset).map_err(|error| failed("write", &self.path, error))
+        write_all(self.file.file(), bytes, offset).map_err(|error| failed("write", &self.path, error))
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match read_once(&self.file, offset.saturating_add(done as u64), rest) {
+            match read_once(self.file.file(), offset.saturating_add(done as u64), rest) {
                 Ok(0) => break,
                 Ok(read) => done += read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -115,12 +125,16 @@ impl DiskFile for OsFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        let found = self.file.metadata().map_err(|error| failed("read the length of", &self.path, error))?;
+        let found = self.file.file().metadata().map_err(|error| failed("read the length of", &self.path, error))?;
         Ok(found.len())
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data().map_err(|error| failed("sync", &self.path, error))
+        self.file
+            .file()
+            .sync_data()
+            .and_then(|()| self.file.check_named())
+            .map_err(|error| failed("sync", &self.path, error))
     }
 }
 

@@ -9,20 +9,26 @@
 //! and names are lost only if the whole machine fails: if just the process ends, the kernel still
 //! has everything that was written.
 //!
-//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory. Its simulated crash can lose
-//! unsynced writes and changes of names, in part and in any order; the caller decides which, by a
-//! seed or one by one.
+//! [`OsDisk`] is a real [`Directory`]. [`SimDisk`] keeps files in memory. Its simulated crash can
+//! lose unsynced writes and changes of names, in part and in any order; the caller decides which,
+//! by a seed or one by one.
 
+mod directory;
 mod file;
+mod named_file;
 mod sim;
 mod sim_file;
+mod standard_streams;
 #[cfg(test)]
 mod tests;
 
 use std::io;
 
+pub use directory::{Directory, readable, shown};
 pub use file::OsDisk;
+pub use named_file::NamedFile;
 pub use sim::{CallKind, SimDisk};
+pub use standard_streams::occupy_standard_streams;
 
 /// A directory of files. Names have no separators.
 pub trait Disk: Send + Sync + 'static {

@@ -18,6 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::local::LocalEngine;
 use super::storage::{Batch, CellReader, Column, Storage};
 use super::{EngineError, RowRange};
+use crate::process::Process;
 
 /// An engine in memory.
 pub type SimEngine = LocalEngine<SimStorage>;
@@ -35,6 +36,7 @@ pub struct SimStorage {
     /// `None`: the handle belongs to a client of a simulated server, and still works after a crash
     /// of the server.
     incarnation: Option<u64>,
+    process: Process,
 }
 
 #[derive(Debug, Default)]
@@ -305,6 +307,9 @@ pub struct SimView {
 
 impl Drop for SimView {
     fn drop(&mut self) {
+        if !self.storage.process.is_current() {
+            return;
+        }
         let mut state = self.storage.state.lock();
         if let Some(count) = state.views.get_mut(&self.batch) {
             *count -= 1;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::process::Process;
 use crate::sync::Mutex;
 use crate::waiter::Waiter;
 
@@ -36,6 +37,7 @@ pub struct CancelToken(Arc<State>);
 struct State {
     is_cancelled: AtomicBool,
     waiting: Mutex<Vec<Arc<Waiter>>>,
+    process: Process,
 }
 
 impl fmt::Debug for CancelToken {
@@ -81,6 +83,9 @@ impl CancelRegistration {
 
 impl Drop for CancelRegistration {
     fn drop(&mut self) {
+        if !self.cancel.0.process.is_current() {
+            return;
+        }
         self.cancel.0.waiting.lock().retain(|other| !Arc::ptr_eq(other, &self.waiter));
     }
 }

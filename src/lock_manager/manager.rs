@@ -21,6 +21,7 @@ use super::mode::LockMode;
 use super::named_lock::{NamedLock, Predecessors, WakeList};
 use super::queue::{QueueChanges, UpgradeResult};
 use super::request_error::RequestError;
+use crate::process::Process;
 use crate::sync::{Mutex, MutexGuard};
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
@@ -36,6 +37,8 @@ pub struct LockManager {
     /// Set if the lease rows cannot be listed: every request then returns this corruption.
     pub(super) corruption: OnceLock<Arc<str>>,
     pub metrics: LockMetrics,
+    /// The process whose threads hold the locks.
+    pub process: Process,
 }
 
 /// A `BTreeMap`, because its order makes simulated runs repeatable. The values are boxed, because
@@ -51,6 +54,7 @@ impl LockManager {
             close_reason: OnceLock::new(),
             corruption: OnceLock::new(),
             metrics: counters,
+            process: Process::current(),
         }
     }
 

@@ -90,7 +90,7 @@ impl RequestHandle {
 
 impl Drop for RequestHandle {
     fn drop(&mut self) {
-        if self.is_done.load(Ordering::Acquire) {
+        if self.is_done.load(Ordering::Acquire) || !self.manager.process.is_current() {
             return;
         }
         if self.try_cancel().is_none() {

@@ -9,8 +9,9 @@ use crate::coordinator::read_only::read_only_error;
 use crate::coordinator::{Coordinator, LockAuthority};
 use crate::engine::Engine;
 use crate::env::Env;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::observe::Metrics;
+use crate::process::Process;
 use crate::store::catalog::handles::Catalog;
 use crate::store::introspect::monitor::TxnMonitor;
 use crate::store::named_locks::errors::locks_unsupported_error;
@@ -56,6 +57,11 @@ struct CloseOnDrop(Arc<Inner>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
+        if !self.0.process.is_current() {
+            // Nothing of the store is dropped in a child process.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
         // A drop cannot return an error; a user who needs it calls `Store::close`.
         let _ = self.0.close();
     }
@@ -74,6 +80,8 @@ pub(crate) struct Inner {
     pub(in crate::store) monitor: TxnMonitor,
     pub(in crate::store) admission: Arc<AdmissionController>,
     pub(in crate::store) instance_id: u64,
+    /// The process that opened the store.
+    pub(in crate::store) process: Process,
     /// `None` if named locks are not supported.
     pub(in crate::store) locks: Option<Arc<NamedLocks>>,
     /// Releases the named locks when the store closes. Called while commits are still possible,
@@ -152,6 +160,9 @@ impl Inner {
     }
 
     pub(in crate::store) fn close(self: &Arc<Self>) -> Result<()> {
+        if let Some(reason) = self.process.refusal() {
+            return Err(Error::closed(reason));
+        }
         if self.closing.swap(true, Ordering::AcqRel) {
             return Ok(());
         }

@@ -16,6 +16,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::observe::Metrics;
 use crate::option_ranges;
+use crate::process::Process;
 use crate::store::background::background_tasks;
 use crate::store::builder::Builder;
 use crate::store::catalog::handles::Catalog;
@@ -48,6 +49,21 @@ impl Builder {
     /// One loss cannot be detected. Damage to the last group of synced commits looks like a torn
     /// end until a later frame of the log proves that the group was durable. An idle store writes
     /// that frame some 20 ms after its last sync, and a store that is closed writes it immediately.
+    ///
+    /// The path is used once. On Linux the open store then stays with its directory, whatever the
+    /// path leads to later: another current directory, a switched symlink, a renamed or replaced
+    /// directory, another mount. On other systems it stays with the absolute path. If the directory
+    /// or a file in it is removed, commits fail. All cases are in
+    /// [`docs/operations.md`](https://github.com/percolite/percolite/blob/main/docs/operations.md).
+    ///
+    /// Do not fork a process that has a store open, other than to start a new program. In the child
+    /// every call that reads, writes, locks or closes returns
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), dropping handles does nothing, and no store
+    /// can be opened. The child must end by `_exit` or `exec`: RocksDB's destructors, which `exit`
+    /// calls, fail there. As long as it lives it also keeps the store locked if the opener is
+    /// killed. Calls without a result, as [`Store::stats`], show the child's copy of memory, and
+    /// may wait forever for a mutex. A child that was made by a system call instead of the C
+    /// library's `fork` is not noticed.
     ///
     /// # Errors
     /// - [`ErrorKind::AlreadyOpen`](crate::ErrorKind::AlreadyOpen): the store is open elsewhere.
@@ -226,6 +242,7 @@ fn from_parts(
         opened_at: opened,
         locks,
         lock_authority,
+        process: Process::current(),
         before_close: close_locks,
         closing: AtomicBool::new(false),
         #[cfg(feature = "rocks")]

@@ -19,7 +19,10 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use super::access::{cannot, not_a_directory, open_existing};
+use super::durable_names::sync_ancestors;
 use super::names::{TABLES_DIR, WAL_DIR};
+use crate::disk::{Directory, shown};
 use crate::engine::EngineError;
 use crate::engine::rocks::file_names::is_rocksdb_file;
 use crate::engine::store_lock::StoreLock;
@@ -39,17 +42,20 @@ const CHECKPOINT_FLAG: &str = "PERCOLITE.copied";
 const MARKER_TEXT: &str = "percolite store, format ";
 /// The text between the format and the WAL id in the marker's line.
 const WAL_ID_TEXT: &str = "wal ";
+/// The directory of `fsck` in the root of a file system.
+const LOST_AND_FOUND: &str = "lost+found";
 /// RocksDB's file that names the current manifest.
 const ROCKSDB_CURRENT: &str = "CURRENT";
 
 /// A hint at the repair, to be appended to an error if the directory has data files.
 fn repair_hint(path: &Path) -> String {
-    let path = path.display();
+    let path = shown(path);
     format!("; if this was a store, repair it into a new one: percolite repair {path} NEW, or Builder::repair")
 }
 
 /// A directory that is locked for exclusive use.
 pub struct LockedDir {
+    pub directory: Directory,
     /// The lock, to be kept while the store is open.
     pub marker: StoreLock,
     /// The id of the write-ahead log; `None` if the store must still be created.
@@ -61,6 +67,8 @@ pub struct LockedDir {
 pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
     fs::create_dir_all(path)
         .map_err(|error| not_a_directory(path).unwrap_or_else(|| cannot("create", path, &error)))?;
+    let directory = Directory::open(path).map_err(|error| cannot("open", path, &error))?;
+    let path = directory.path();
     let (marker, unfinished) = (path.join(MARKER), path.join(MARKER_UNFINISHED));
     loop {
         let is_new = !exists(&marker)?;
@@ -79,25 +87,25 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
             _ => cannot("open", name, &error),
         })?;
         let file = match file.try_lock() {
-            Ok(()) => StoreLock(file),
+            Ok(()) => StoreLock::new(file).map_err(|error| cannot("inspect", name, &error))?,
             Err(TryLockError::WouldBlock) => {
-                let what = format!("{} is already open in this or another process", path.display());
+                let what = format!("{} is already open in this or another process", shown(path));
                 return Err(EngineError::AlreadyOpen(what));
             }
             Err(TryLockError::Error(error)) => return Err(cannot("lock", name, &error)),
         };
         if !is_new {
-            let identity = check_format(path, &marker, &file.0)?;
+            let identity = check_format(path, &marker, file.file())?;
             check_parts_exist(path)?;
-            return Ok(LockedDir { marker: file, identity: Some(identity) });
+            return Ok(LockedDir { marker: file, identity: Some(identity), directory });
         }
         // Another process may have completed the creation before the lock was acquired.
         if !exists(&marker)? {
             reset_unfinished(path)?;
             // Nothing may be in the directory without this name, in whatever order a power cut
             // keeps names.
-            sync_directory(path).map_err(|error| cannot("sync", path, &error))?;
-            return Ok(LockedDir { marker: file, identity: None });
+            directory.sync().map_err(|error| cannot("sync", path, &error))?;
+            return Ok(LockedDir { marker: file, identity: None, directory });
         }
         // The marker has its final name now. If it was renamed just before `open`, then `open` has
         // created a new unfinished marker. Each process that locks that file comes here and does
@@ -108,124 +116,102 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
 
 /// Locks the store for reading: no process can open the store for writing until the returned lock
 /// is dropped. Other processes can open it for reading. Checks the format, and changes nothing.
-pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
+pub fn lock_shared(path: &Path) -> Result<(Directory, StoreLock, u64), EngineError> {
+    let directory = open_existing(path)?;
+    let path = directory.path();
     let marker = path.join(MARKER);
     let file = match File::open(&marker) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::NotADirectory => {
-            let other = not_a_directory(path).map(|error| EngineError::NotAStore(error.to_string()));
-            let what = other.unwrap_or_else(|| match path.try_exists() {
-                Ok(true) if path.join(MARKER_UNFINISHED).exists() => {
-                    EngineError::NotAStore(format!("the store in {} was never finished: it is empty", path.display()))
-                }
-                Ok(true) => missing_marker_error(path),
-                _ => EngineError::NotAStore(format!("there is no directory {}", path.display())),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(if path.join(MARKER_UNFINISHED).exists() {
+                EngineError::NotAStore(format!("the store in {} was never finished: it is empty", shown(path)))
+            } else {
+                missing_marker_error(path)
             });
-            return Err(what);
         }
         Err(error) => return Err(cannot("open", &marker, &error)),
     };
     let file = match file.try_lock_shared() {
-        Ok(()) => StoreLock(file),
+        Ok(()) => StoreLock::new(file).map_err(|error| cannot("inspect", &marker, &error))?,
         Err(TryLockError::WouldBlock) => {
             return Err(EngineError::AlreadyOpen(format!(
                 "{} is open for writing in this or another process; to read it, close it there first",
-                path.display()
+                shown(path)
             )));
         }
         Err(TryLockError::Error(error)) => return Err(cannot("lock", &marker, &error)),
     };
-    let identity = check_format(path, &marker, &file.0)?;
+    let identity = check_format(path, &marker, file.file())?;
     check_parts_exist(path)?;
-    Ok((file, identity))
+    Ok((directory, file, identity))
 }
 
-/// Locks a damaged store against writers, for a repair. Returns `None` if the marker is missing or
+/// Locks a damaged store against writers, for a repair. Returns no lock if the marker is missing or
 /// cannot be opened. Changes nothing.
-pub fn lock_for_repair(path: &Path) -> Result<Option<StoreLock>, EngineError> {
-    list(path).map_err(|_| {
-        not_a_directory(path)
-            .unwrap_or_else(|| EngineError::NotAStore(format!("there is no directory {}", path.display())))
-    })?;
+pub fn lock_for_repair(path: &Path) -> Result<(Directory, Option<StoreLock>), EngineError> {
+    let directory = open_existing(path)?;
+    let path = directory.path();
     if !has_data_files(path) {
         return Err(EngineError::NotAStore(format!(
             "{} has no tables and no write-ahead log: there is nothing to repair",
-            path.display()
+            shown(path)
         )));
     }
     let marker = path.join(MARKER);
-    let Ok(file) = File::open(&marker) else { return Ok(None) };
+    let Ok(file) = File::open(&marker) else { return Ok((directory, None)) };
     if let Err(TryLockError::WouldBlock) = file.try_lock_shared() {
         return Err(EngineError::AlreadyOpen(format!(
             "{} is open for writing in this or another process",
-            path.display()
+            shown(path)
         )));
     }
-    let file = StoreLock(file);
+    let file = StoreLock::new(file).map_err(|error| cannot("inspect", &marker, &error))?;
     let mut text = Vec::new();
     // A marker that cannot be read or parsed is only further damage, and does not prevent a repair.
-    let _ = (&file.0).take(MARKER_BYTES_MAX).read_to_end(&mut text);
+    let _ = file.file().take(MARKER_BYTES_MAX).read_to_end(&mut text);
     match parse_marker(&text) {
         Some(MarkerContent::OtherFormat(other)) => Err(format_error(path, &other)),
-        _ => Ok(Some(file)),
+        _ => Ok((directory, Some(file))),
     }
 }
 
 /// Completes the creation: the marker gets its final name, atomically and after everything else.
-pub fn commit_marker(path: &Path, marker: &StoreLock, identity: u64) -> io::Result<()> {
-    write_marker(path, &marker.0, MARKER_UNFINISHED, identity)
+pub fn commit_marker(directory: &Directory, marker: &StoreLock, identity: u64) -> Result<(), EngineError> {
+    write_marker(directory, marker.file(), MARKER_UNFINISHED, identity)
 }
 
 /// Completes a checkpoint: writes its flag and then its marker.
-pub fn commit_checkpoint_marker(path: &Path, identity: u64) -> io::Result<()> {
-    File::create(path.join(CHECKPOINT_FLAG))?.sync_all()?;
-    write_marker(path, &File::create(path.join(CHECKPOINT_UNFINISHED))?, CHECKPOINT_UNFINISHED, identity)
+pub fn commit_checkpoint_marker(directory: &Directory, identity: u64) -> Result<(), EngineError> {
+    let (flag, marker) = (directory.path().join(CHECKPOINT_FLAG), directory.path().join(CHECKPOINT_UNFINISHED));
+    File::create(&flag).and_then(|flag| flag.sync_all()).map_err(|error| cannot("create", &flag, &error))?;
+    let file = File::create(&marker).map_err(|error| cannot("create", &marker, &error))?;
+    write_marker(directory, &file, CHECKPOINT_UNFINISHED, identity)
 }
 
 /// Whether the directory is a checkpoint that has not been opened for writing.
-pub fn is_fresh_checkpoint(path: &Path) -> bool {
-    path.join(CHECKPOINT_FLAG).exists()
+pub fn is_fresh_checkpoint(directory: &Directory) -> bool {
+    directory.path().join(CHECKPOINT_FLAG).exists()
 }
 
 /// Removes the flag of a checkpoint, durably: the copy is then a store of its own.
-pub fn clear_checkpoint_flag(path: &Path) -> io::Result<()> {
-    fs::remove_file(path.join(CHECKPOINT_FLAG))?;
-    sync_directory(path)
+pub fn clear_checkpoint_flag(directory: &Directory) -> io::Result<()> {
+    fs::remove_file(directory.path().join(CHECKPOINT_FLAG))?;
+    directory.sync()
 }
 
-fn write_marker(path: &Path, mut marker: &File, name: &str, identity: u64) -> io::Result<()> {
-    marker.set_len(0)?;
+/// Writes the marker and gives it its final name. All other names are durable before that: until
+/// then a failure leaves an unfinished store, which the next opening creates anew.
+fn write_marker(directory: &Directory, mut marker: &File, name: &str, identity: u64) -> Result<(), EngineError> {
+    let (unfinished, finished) = (directory.path().join(name), directory.path().join(MARKER));
     let format = format_line::own(MARKER_TEXT);
-    marker.write_all(format!("{format}, {WAL_ID_TEXT}{identity:016x}\n").as_bytes())?;
-    marker.sync_all()?;
-    // The marker must not get its final name before all other names in the directory are durable.
-    sync_directory(path)?;
-    fs::rename(path.join(name), path.join(MARKER))?;
-    sync_directory(path)?;
-    sync_ancestors(&path.canonicalize()?, sync_directory)
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
-/// Syncs all ancestor directories. Any of them may be new: made by this attempt or by an
-/// interrupted earlier one.
-fn sync_ancestors(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
-    for (distance, directory) in path.ancestors().skip(1).enumerate() {
-        match sync(directory) {
-            Err(error) if distance > 0 && is_tolerated(error.kind()) => {}
-            synced => synced?,
-        }
-    }
-    Ok(())
-}
-
-/// Whether the sync of a directory above the store's parent directory is allowed to fail with this
-/// error. A directory that this process cannot open or sync was not made for this store, so it
-/// needs no sync.
-fn is_tolerated(error: ErrorKind) -> bool {
-    matches!(error, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::InvalidInput)
+    let text = format!("{format}, {WAL_ID_TEXT}{identity:016x}\n");
+    let written = marker.set_len(0).and_then(|()| marker.write_all(text.as_bytes())).and_then(|()| marker.sync_all());
+    written.map_err(|error| cannot("write", &unfinished, &error))?;
+    let sync = || directory.sync().map_err(|error| cannot("sync", directory.path(), &error));
+    sync()?;
+    sync_ancestors(directory)?;
+    fs::rename(&unfinished, &finished).map_err(|error| cannot("rename", &unfinished, &error))?;
+    sync().inspect_err(|_| drop(fs::rename(&finished, &unfinished)))
 }
 
 fn exists(file: &Path) -> Result<bool, EngineError> {
@@ -236,15 +222,15 @@ fn exists(file: &Path) -> Result<bool, EngineError> {
 fn check_parts_exist(path: &Path) -> Result<(), EngineError> {
     let wal = path.join(WAL_DIR);
     let missing = if !exists(&path.join(TABLES_DIR).join(ROCKSDB_CURRENT))? {
-        format!("no tables: {} is missing", path.join(TABLES_DIR).join(ROCKSDB_CURRENT).display())
+        format!("no tables: {} is missing", shown(&path.join(TABLES_DIR).join(ROCKSDB_CURRENT)))
     } else if !exists(&wal)? {
-        format!("no write-ahead log: the directory {} is missing", wal.display())
+        format!("no write-ahead log: the directory {} is missing", shown(&wal))
     } else if !wal.is_dir() {
-        format!("no write-ahead log: {} is not a directory", wal.display())
+        format!("no write-ahead log: {} is not a directory", shown(&wal))
     } else {
         return Ok(());
     };
-    let path = path.display();
+    let path = shown(path);
     Err(EngineError::Corruption(format!(
         "{path} has a marker ({MARKER}) but {missing}; put it back, restore a backup, or repair what is left into a \
          new store: percolite repair {path} NEW, or Builder::repair"
@@ -269,7 +255,7 @@ fn missing_marker_error(path: &Path) -> EngineError {
     } else {
         format!("is not empty and has no file {MARKER}: it is not a percolite store")
     };
-    EngineError::NotAStore(format!("{} {what}", path.display()))
+    EngineError::NotAStore(format!("{} {what}", shown(path)))
 }
 
 enum MarkerContent<'a> {
@@ -301,7 +287,7 @@ fn check_format(path: &Path, marker: &Path, file: &File) -> Result<u64, EngineEr
 }
 
 fn format_error(path: &Path, other: &OtherFormat<'_>) -> EngineError {
-    EngineError::NotAStore(other.refusal(&path.display().to_string()))
+    EngineError::NotAStore(other.refusal(&shown(path)))
 }
 
 /// Removes the files of an interrupted creation. Fails if there are any other files.
@@ -309,7 +295,7 @@ fn reset_unfinished(path: &Path) -> Result<(), EngineError> {
     let failed = |error: &io::Error| cannot("list", path, error);
     let mut left = Vec::new();
     let (wal, tables) = (path.join(WAL_DIR), path.join(TABLES_DIR));
-    for entry in list(path).map_err(|error| failed(&error))? {
+    for entry in list_own(path).map_err(|error| failed(&error))? {
         if entry == wal || entry == tables {
             left.extend(list(&entry).map_err(|error| failed(&error))?);
         } else if entry.file_name() != Some(OsStr::new(MARKER_UNFINISHED)) {
@@ -317,8 +303,8 @@ fn reset_unfinished(path: &Path) -> Result<(), EngineError> {
         }
     }
     if let Some(foreign) = left.iter().find(|entry| entry.parent() == Some(path) || !is_store_file(entry)) {
-        let what = format!("its creation was interrupted, but {} is not a file of a store", foreign.display());
-        return Err(EngineError::NotAStore(format!("{} is not a percolite store: {what}", path.display())));
+        let what = format!("its creation was interrupted, but {} is not a file of a store", shown(foreign));
+        return Err(EngineError::NotAStore(format!("{} is not a percolite store: {what}", shown(path))));
     }
     left.iter().try_for_each(|entry| fs::remove_file(entry).map_err(|error| cannot("remove", entry, &error)))?;
     for directory in [wal, tables].iter().filter(|directory| directory.exists()) {
@@ -334,54 +320,21 @@ fn is_store_file(file: &Path) -> bool {
 }
 
 fn is_empty(path: &Path) -> Result<bool, EngineError> {
-    Ok(list(path).map_err(|error| cannot("list", path, &error))?.is_empty())
+    Ok(list_own(path).map_err(|error| cannot("list", path, &error))?.is_empty())
+}
+
+/// The entries of a directory, without the one that belongs to its file system if the directory is
+/// a mount point.
+fn list_own(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let is_own = |entry: &PathBuf| entry.file_name() != Some(OsStr::new(LOST_AND_FOUND)) || !entry.is_dir();
+    Ok(list(path)?.into_iter().filter(is_own).collect())
 }
 
 fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
     fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect()
 }
 
-/// Describes why a path cannot be a directory, more clearly than the operating system's error.
-fn not_a_directory(path: &Path) -> Option<EngineError> {
-    let what = match path.metadata() {
-        Ok(found) if !found.is_dir() => "a file, not a directory",
-        Err(_) if path.is_symlink() => "a dangling symbolic link",
-        _ => return None,
-    };
-    Some(EngineError::Io(format!("{} is {what}", path.display())))
-}
-
 fn invalid_marker_error(marker: &Path) -> EngineError {
     let repair = marker.parent().filter(|path| has_data_files(path)).map(repair_hint).unwrap_or_default();
-    EngineError::NotAStore(format!("{} is not the marker of a percolite store{repair}", marker.display()))
-}
-
-fn cannot(what: &str, path: &Path, error: &io::Error) -> EngineError {
-    EngineError::Io(format!("cannot {what} {}: {error}", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use super::*;
-
-    #[test]
-    fn all_ancestors_of_a_new_store_are_synced() {
-        let seen = RefCell::new(Vec::new());
-        let sync = |directory: &Path| {
-            seen.borrow_mut().push(directory.to_owned());
-            if directory == Path::new("/mnt") { Err(ErrorKind::PermissionDenied.into()) } else { Ok(()) }
-        };
-        sync_ancestors(Path::new("/mnt/n1/a/store"), sync).unwrap();
-        assert_eq!(seen.into_inner(), ["/mnt/n1/a", "/mnt/n1", "/mnt", "/"].map(PathBuf::from));
-    }
-
-    #[test]
-    fn an_ancestor_that_fails_to_sync_fails_the_creation() {
-        for (failing, kind) in [("/a/b", ErrorKind::PermissionDenied), ("/a", ErrorKind::Other)] {
-            let sync = |directory: &Path| if directory == Path::new(failing) { Err(kind.into()) } else { Ok(()) };
-            assert_eq!(sync_ancestors(Path::new("/a/b/store"), sync).unwrap_err().kind(), kind);
-        }
-    }
+    EngineError::NotAStore(format!("{} is not the marker of a percolite store{repair}", shown(marker)))
 }

@@ -7,28 +7,38 @@
 //! | `tables/` | RocksDB, without its own write-ahead log |
 //! | `STATUS` | the status file of the process that has the store open |
 //!
+//! The path of the directory is used once, to open it. From then on all files are reached through
+//! the open directory and its two subdirectories: see [`Directory`].
+//!
 //! Writes go to the write-ahead log and the memtables, and a flush moves them into the tables: see
 //! `lsm`. Creation makes the tables, then the log, then the marker, each durable before the next. A
 //! directory without the marker is not a store. `salvage` reads a damaged store.
 
+mod access;
+mod durable_names;
 pub(super) mod marker;
 mod names;
+pub(crate) mod new_directory;
 pub(crate) mod salvage;
 mod status_file;
 mod torn_manifest;
 
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::Path;
 
+use self::access::cannot;
 use self::marker::{LockedDir, commit_checkpoint_marker, commit_marker, lock_exclusive, lock_shared};
 use self::names::{TABLES_DIR, WAL_DIR, random};
+use self::new_directory::NewDirectory;
 pub(crate) use self::status_file::read;
 use super::local::LocalEngine;
 use super::lsm::{LsmBatch, LsmOptions, LsmSnapshot, LsmStorage};
 use super::rocks::file_names::remove_stale_options_files;
-use super::rocks::{RocksOptions, RocksStorage};
+use super::rocks::{RocksOptions, RocksStorage, check_threads_exist};
 use super::storage::{CellReader, Column, Storage};
+use super::store_lock::StoreLock;
 use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, WriteStallStats};
-use crate::disk::OsDisk;
+use crate::disk::{Directory, OsDisk, shown};
 use crate::option_ranges;
 use crate::sync::Mutex;
 use crate::wal;
@@ -72,7 +82,8 @@ impl DirectoryOptions {
 /// A store directory as a [`Storage`]: see the [module](self).
 pub struct DirectoryStorage {
     lsm: LsmStorage<OsDisk, RocksStorage>,
-    path: PathBuf,
+    directory: Directory,
+    wal: Directory,
     accepted_losses: Vec<DataLoss>,
 }
 
@@ -80,20 +91,23 @@ impl DirectoryStorage {
     /// Opens the store in `path`. Creates it if the directory is missing or empty.
     pub fn open(path: &Path, options: DirectoryOptions) -> Result<Self, EngineError> {
         let table_options = options.table_options()?;
-        let LockedDir { marker, identity } = lock_exclusive(path)?;
+        check_threads_exist()?;
+        let LockedDir { directory, marker, identity } = lock_exclusive(path)?;
         // Removes the status file that a killed process may have left. An error is ignored: if the
         // directory is not writable, a later step fails.
-        let _ = status_file::write(path, None);
+        let _ = status_file::write(&directory, None);
         let is_new = identity.is_none();
         let identity = identity.unwrap_or_else(random);
-        let (wal, tables) = (path.join(WAL_DIR), path.join(TABLES_DIR));
         if is_new {
-            for directory in [&wal, &tables] {
-                std::fs::create_dir(directory).map_err(|error| io_error("create", directory, &error))?;
+            for name in [WAL_DIR, TABLES_DIR] {
+                let part = directory.path().join(name);
+                std::fs::create_dir(&part).map_err(|error| cannot("create", &part, &error))?;
             }
-        } else {
-            remove_stale_options_files(&tables);
-            torn_manifest::truncate_torn_manifest(path, table_options, identity)?;
+        }
+        let (wal, tables) = (open_part(&directory, WAL_DIR)?, open_part(&directory, TABLES_DIR)?);
+        if !is_new {
+            remove_stale_options_files(tables.path());
+            torn_manifest::truncate_torn_manifest((&directory, &wal, &tables), table_options, identity)?;
         }
         let tables = RocksStorage::open(&tables, table_options, is_new, marker)?;
         let options = LsmOptions {
@@ -104,37 +118,49 @@ impl DirectoryStorage {
             accept_data_loss: options.accept_data_loss,
             background_flush: true,
         };
-        let lsm = LsmStorage::open(OsDisk::new(&wal), tables, options)?;
+        let lsm = LsmStorage::open(OsDisk::new(wal.clone()), tables, options)?;
         if let Some(marker) = lsm.tables().store_lock().filter(|_| is_new) {
             crash_point!(CreateBefore);
-            commit_marker(path, marker, identity).map_err(|error| io_error("create a store in", path, &error))?;
+            commit_marker(&directory, marker, identity)?;
         }
         crash_point!(CreateDone);
-        Ok(Self { lsm, path: path.to_owned(), accepted_losses: read_accepted_losses(&wal)? })
+        Ok(Self { lsm, accepted_losses: read_accepted_losses(&wal)?, directory, wal })
     }
 
     /// Opens the store in `path` read-only: nothing in the directory is changed, and writes fail.
     /// The part of the write-ahead log that is not in tables is read into memory.
     pub fn open_read_only(path: &Path, options: DirectoryOptions) -> Result<Self, EngineError> {
         let table_options = options.table_options()?;
-        let (marker, identity) = lock_shared(path)?;
-        let tables = RocksStorage::open_read_only(&path.join(TABLES_DIR), table_options, Some(marker))?;
-        let wal = path.join(WAL_DIR);
-        let lsm = LsmStorage::open_read_only(OsDisk::new(&wal), tables, identity, random())?;
-        Ok(Self { lsm, path: path.to_owned(), accepted_losses: read_accepted_losses(&wal)? })
+        check_threads_exist()?;
+        let (directory, marker, identity) = lock_shared(path)?;
+        let (wal, tables) = (open_part(&directory, WAL_DIR)?, open_part(&directory, TABLES_DIR)?);
+        let tables = RocksStorage::open_read_only(&tables, table_options, Some(marker))?;
+        let lsm = LsmStorage::open_read_only(OsDisk::new(wal.clone()), tables, identity, random())?;
+        Ok(Self { lsm, accepted_losses: read_accepted_losses(&wal)?, directory, wal })
     }
 }
 
-fn io_error(what: &str, path: &Path, error: &std::io::Error) -> EngineError {
-    EngineError::Io(format!("cannot {what} {}: {error}", path.display()))
+/// Opens a subdirectory of a store, which must exist.
+fn open_part(directory: &Directory, name: &str) -> Result<Directory, EngineError> {
+    directory.subdirectory(name).map_err(|error| {
+        let part = directory.path().join(name);
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => EngineError::Corruption(format!(
+                "the store's directory {} is missing; restore a backup, or repair the store (Builder::repair)",
+                shown(&part)
+            )),
+            _ => cannot("open", &part, &error),
+        }
+    })
 }
 
 /// Reads the accepted data losses, oldest first.
-fn read_accepted_losses(log: &Path) -> Result<Vec<DataLoss>, EngineError> {
-    let accepted = wal::accepted_data_losses(&OsDisk::new(log));
-    let mut losses = accepted.map_err(|error| EngineError::Io(format!("cannot read {}: {error}", log.display())))?;
+fn read_accepted_losses(log: &Directory) -> Result<Vec<DataLoss>, EngineError> {
+    let accepted = wal::accepted_data_losses(&OsDisk::new(log.clone()));
+    let mut losses =
+        accepted.map_err(|error| EngineError::Io(format!("cannot read {}: {error}", log.location().display())))?;
     losses.sort_by_key(|lost| lost.first_missing);
-    let file = |lost: &wal::DataLoss| log.join(format!("lost-{:016x}-{}", lost.fingerprint, lost.segment));
+    let file = |lost: &wal::DataLoss| log.location().join(format!("lost-{:016x}-{}", lost.fingerprint, lost.segment));
     Ok(losses
         .iter()
         .map(|lost| DataLoss {
@@ -196,7 +222,11 @@ impl Storage for DirectoryStorage {
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        self.lsm.sync()
+        self.lsm.sync()?;
+        let marker = self.lsm.tables().store_lock();
+        marker.map_or(Ok(()), StoreLock::check_in_place).map_err(|error| {
+            EngineError::Io(format!("cannot go on without the marker of {}: {error}", shown(self.directory.path())))
+        })
     }
 
     /// Tables are immutable, so they are hard-linked. The copy gets its own, empty write-ahead log,
@@ -204,31 +234,26 @@ impl Storage for DirectoryStorage {
     /// marker is written last, so that an interrupted copy is not a store.
     fn checkpoint(&self, directory: &Path) -> Result<(), EngineError> {
         let failed =
-            |reason: String| EngineError::Io(format!("cannot make a checkpoint in {}: {reason}", directory.display()));
-        if directory.symlink_metadata().is_ok() {
-            return Err(failed("it already exists; a checkpoint needs a new directory".into()));
-        }
-        let (wal_dir, tables_dir) = (directory.join(WAL_DIR), directory.join(TABLES_DIR));
-        let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let created = parent.map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::create_dir(directory));
-        created.map_err(|error| failed(error.to_string()))?;
+            |reason: String| EngineError::Io(format!("cannot make a checkpoint in {}: {reason}", shown(directory)));
+        let copy = NewDirectory::create(directory, "a checkpoint")?;
+        let target = copy.directory();
         let copied = self.lsm.with_flushed_tables(|tables, flushed_sequence| {
-            std::fs::create_dir(&wal_dir).map_err(|error| failed(error.to_string()))?;
-            tables.checkpoint(&tables_dir, failed)?;
+            let wal_dir = target.path().join(WAL_DIR);
+            std::fs::create_dir(&wal_dir).map_err(|error| cannot("create", &wal_dir, &error))?;
+            tables.checkpoint(&target.path().join(TABLES_DIR), failed)?;
             let wal_id = random();
-            wal::create(OsDisk::new(&wal_dir), wal_id, flushed_sequence, random())
-                .map_err(|error| failed(error.to_string()))?;
+            let wal = OsDisk::new(open_part(target, WAL_DIR)?);
+            wal::create(wal, wal_id, flushed_sequence, random()).map_err(|error| failed(error.to_string()))?;
             crash_point!(CheckpointBeforeMarker);
-            commit_checkpoint_marker(directory, wal_id).map_err(|error| failed(error.to_string()))?;
+            commit_checkpoint_marker(target, wal_id)?;
             crash_point!(CheckpointDone);
             Ok(())
         });
-        // A partial copy takes disk space and would make the next attempt fail.
-        copied.inspect_err(|_| drop(std::fs::remove_dir_all(directory)))
+        copied.map(|()| copy.keep())
     }
 
     fn stats(&self) -> Result<EngineStats, EngineError> {
-        let files = std::fs::read_dir(self.path.join(WAL_DIR)).into_iter().flatten().flatten();
+        let files = std::fs::read_dir(self.wal.path()).into_iter().flatten().flatten();
         let wal_bytes = files.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum();
         Ok(EngineStats { wal_bytes, ..self.lsm.stats()? })
     }
@@ -242,13 +267,13 @@ impl Storage for DirectoryStorage {
     }
 
     fn is_fresh_checkpoint(&self) -> bool {
-        marker::is_fresh_checkpoint(&self.path)
+        marker::is_fresh_checkpoint(&self.directory)
     }
 
     fn clear_checkpoint_flag(&self) -> Result<(), EngineError> {
         self.sync()?;
-        marker::clear_checkpoint_flag(&self.path)
-            .map_err(|error| io_error("clear the checkpoint flag of", &self.path, &error))
+        marker::clear_checkpoint_flag(&self.directory)
+            .map_err(|error| cannot("clear the checkpoint flag of", self.directory.path(), &error))
     }
 
     fn data_losses(&self) -> Vec<DataLoss> {
@@ -256,7 +281,7 @@ impl Storage for DirectoryStorage {
     }
 
     fn write_status_file(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
-        status_file::write(&self.path, document)
-            .map_err(|error| io_error("write the status file in", &self.path, &error))
+        status_file::write(&self.directory, document)
+            .map_err(|error| cannot("write the status file in", self.directory.path(), &error))
     }
 }

@@ -11,14 +11,14 @@ use std::path::Path;
 
 use super::marker::lock_for_repair;
 use super::names::{TABLES_DIR, WAL_DIR, random};
-use super::{DirectoryOptions, read_accepted_losses, torn_manifest};
+use super::{DirectoryOptions, open_part, read_accepted_losses, torn_manifest};
 use crate::disk::OsDisk;
 use crate::engine::EngineError;
 use crate::engine::lsm::LsmStorage;
-use crate::engine::rocks::RocksStorage;
 use crate::engine::rocks::manifest;
 use crate::engine::rocks::repair::{self, ScratchDir};
 use crate::engine::rocks::skip_corruption;
+use crate::engine::rocks::{RocksStorage, check_threads_exist};
 use crate::engine::storage::{Column, Storage as _};
 use crate::engine::store_lock::StoreLock;
 
@@ -41,15 +41,23 @@ pub type SalvagedStorage = LsmStorage<OsDisk, RocksStorage>;
 /// the manifest must be copied.
 pub fn open(directory: &Path, scratch: &Path, options: DirectoryOptions) -> Result<Salvaged, EngineError> {
     let table_options = options.table_options()?;
-    let marker = lock_for_repair(directory)?;
-    let (wal, tables) = (directory.join(WAL_DIR), directory.join(TABLES_DIR));
+    check_threads_exist()?;
+    let (directory, marker) = lock_for_repair(directory)?;
+    let mut notes = Vec::new();
+    // Without its directory, the log is read as one without segments: the store's own directory has
+    // none.
+    let wal = open_part(&directory, WAL_DIR).unwrap_or_else(|error| {
+        notes.push(error.to_string());
+        directory.clone()
+    });
+    let tables = directory.path().join(TABLES_DIR);
     let accepted = read_accepted_losses(&wal).unwrap_or_default();
-    let mut notes: Vec<String> = accepted.iter().map(|loss| format!("accepted earlier: {loss}")).collect();
+    notes.extend(accepted.iter().map(|loss| format!("accepted earlier: {loss}")));
     // An unreadable manifest is handled below, like a missing one.
     if manifest::find_torn_record(&tables).is_ok_and(|torn| torn.is_some()) {
         let mut losses = Vec::new();
         let opened = torn_manifest::open_truncated_copy(&tables, scratch, table_options).and_then(|(tables, copy)| {
-            LsmStorage::open_for_salvage(OsDisk::new(&wal), tables, random(), &mut losses)
+            LsmStorage::open_for_salvage(OsDisk::new(wal.clone()), tables, random(), &mut losses)
                 .map(|storage| (storage, copy))
         });
         if let (Ok((storage, copy)), []) = (opened, &losses[..]) {

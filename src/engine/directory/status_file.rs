@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _};
 use std::path::Path;
 
+use crate::disk::Directory;
 use crate::engine::EngineError;
 
 const STATUS_FILE: &str = "STATUS";
@@ -17,8 +18,8 @@ const UNFINISHED: &str = "STATUS.new";
 const STATUS_BYTES_MAX: u64 = 16 << 20;
 
 /// Replaces the status file; `None` removes it.
-pub fn write(directory: &Path, document: Option<&[u8]>) -> io::Result<()> {
-    let (file, unfinished) = (directory.join(STATUS_FILE), directory.join(UNFINISHED));
+pub fn write(directory: &Directory, document: Option<&[u8]>) -> io::Result<()> {
+    let (file, unfinished) = (directory.path().join(STATUS_FILE), directory.path().join(UNFINISHED));
     let remove_if_exists = |file: &Path| match fs::remove_file(file) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -14,8 +14,9 @@
 
 use std::path::Path;
 
-use super::names::{TABLES_DIR, WAL_DIR, random};
-use crate::disk::OsDisk;
+use super::access::cannot;
+use super::names::random;
+use crate::disk::{Directory, OsDisk};
 use crate::engine::EngineError;
 use crate::engine::lsm::LsmStorage;
 use crate::engine::rocks::repair::{ScratchDir, copy_to_scratch};
@@ -25,14 +26,18 @@ use crate::engine::rocks::{RocksOptions, RocksStorage, manifest};
 const SCRATCH_DIR: &str = "tables.torn";
 
 /// Truncates the manifest if a power cut has torn it. Other damage is left for RocksDB to report.
-pub fn truncate_torn_manifest(directory: &Path, options: RocksOptions, identity: u64) -> Result<(), EngineError> {
-    let tables = directory.join(TABLES_DIR);
-    let Some(record) = manifest::find_torn_record(&tables)? else { return Ok(()) };
-    let scratch = directory.join(SCRATCH_DIR);
+/// Takes the store's directory and those of its log and tables.
+pub fn truncate_torn_manifest(
+    (directory, wal, tables): (&Directory, &Directory, &Directory),
+    options: RocksOptions,
+    identity: u64,
+) -> Result<(), EngineError> {
+    let Some(record) = manifest::find_torn_record(tables.path())? else { return Ok(()) };
+    let scratch = directory.path().join(SCRATCH_DIR);
     // An error is ignored: if the old copy is still there, creating the new one fails.
     let _ = std::fs::remove_dir_all(&scratch);
-    let tried = open_truncated_copy(&tables, &scratch, options).and_then(|(tables, copy)| {
-        LsmStorage::open_read_only(OsDisk::new(directory.join(WAL_DIR)), tables, identity, random()).map(|_| copy)
+    let tried = open_truncated_copy(tables.path(), &scratch, options).and_then(|(tables, copy)| {
+        LsmStorage::open_read_only(OsDisk::new(wal.clone()), tables, identity, random()).map(|_| copy)
     });
     match tried {
         Ok(_) => manifest::truncate(&record),
@@ -52,5 +57,6 @@ pub fn open_truncated_copy(
     if let Some(record) = manifest::find_torn_record(&files)? {
         manifest::truncate(&record)?;
     }
+    let files = Directory::open(&files).map_err(|error| cannot("open", &files, &error))?;
     Ok((RocksStorage::open_read_only(&files, options, None)?, copy))
 }

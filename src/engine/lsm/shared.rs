@@ -14,6 +14,7 @@ use crate::engine::EngineError;
 use crate::engine::stall_tracker::StallTracker;
 use crate::engine::storage::Storage;
 use crate::memtable::{Memtable, MemtableWriter};
+use crate::process::Process;
 use crate::sync::Mutex;
 use crate::wal::{self, WalHandle, WalWriter};
 
@@ -42,6 +43,7 @@ pub struct Shared<D: Disk, T: Storage> {
     /// reads nothing else. Its read state then has this memtable as the active one.
     pub empty_memtable: Arc<Memtable>,
     pub stalls: StallTracker,
+    pub process: Process,
 }
 
 /// What only a writable storage has.
@@ -88,10 +90,14 @@ impl<D: Disk, T: Storage> Shared<D, T> {
             failure: OnceLock::new(),
             empty_memtable: Arc::clone(MemtableWriter::new(u64::MAX, secrets).memtable()),
             stalls: StallTracker::default(),
+            process: Process::current(),
         })
     }
 
     pub fn ensure_ok(&self) -> Result<(), EngineError> {
+        if let Some(reason) = self.process.refusal() {
+            return Err(EngineError::Io(reason));
+        }
         self.failure.get().map_or(Ok(()), |error| Err(EngineError::Undetermined(error.clone())))
     }
 

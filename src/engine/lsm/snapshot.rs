@@ -97,6 +97,10 @@ impl<D: Disk, T: Storage> LsmSnapshot<D, T> {
 
 impl<D: Disk, T: Storage> Drop for LsmSnapshot<D, T> {
     fn drop(&mut self) {
+        if !self.shared.process.is_current() {
+            std::mem::forget(Arc::clone(&self.read_state));
+            return;
+        }
         let mut current = self.shared.state.lock();
         let Some(open) = current.snapshots.get_mut(&self.sequence) else { return };
         open.count -= 1;

@@ -87,6 +87,7 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
         copy: impl FnOnce(&T, u64) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         let path = self.shared.write_path()?;
+        self.shared.ensure_ok()?;
         flush_all(&self.shared)?;
         let _no_flush = path.flush_lock.lock();
         // A flush between `flush_all` and the lock may have failed, and left a part of its memtable
@@ -101,6 +102,10 @@ impl<D: Disk, T: Storage> Drop for LsmStorage<D, T> {
     /// Writes the log's sync record. An error is ignored: without the record nothing is lost, but
     /// damage to the last frames may pass for a torn tail.
     fn drop(&mut self) {
+        if !self.shared.process.is_current() {
+            std::mem::forget((self.flush_thread.take(), Arc::clone(&self.shared)));
+            return;
+        }
         drop(self.flush_thread.take());
         if let (None, Some(path)) = (self.shared.failure.get(), &self.shared.write_path) {
             let _ = path.wal.write_sync_record(true);

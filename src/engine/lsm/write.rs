@@ -13,6 +13,7 @@ pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) ->
         return shared.ensure_ok().map(|()| false);
     }
     let path = shared.write_path()?;
+    shared.ensure_ok()?;
     let mut writer = path.writer.lock();
     shared.ensure_ok()?;
     let WriterState { wal, memtable, open_sequences, .. } = &mut *writer;

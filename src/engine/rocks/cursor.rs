@@ -69,7 +69,7 @@ pub fn resume_scan(
         Box::new(OpenIterator { cells, column, backwards, end: far.clone() })
     };
     if cursor.cells.with_dependent_mut(|_, cells| visit_cells(cells, backwards, visit))? {
-        slot.put(cursor);
+        slot.put(cursor, snapshot.borrow_owner().borrow_owner().process());
     }
     Ok(())
 }

@@ -1,40 +1,47 @@
 //! Conversions of RocksDB's errors into engine errors.
 
+use std::borrow::Cow;
 use std::path::Path;
 
+use crate::disk::{readable, shown};
 use crate::engine::EngineError;
 
 pub fn open_error(path: &Path, is_new: bool, error: rocksdb::Error) -> EngineError {
     match error.kind() {
         rocksdb::ErrorKind::Corruption => {
-            EngineError::Corruption(format!("the tables in {}: {}", path.display(), corruption_message(&error)))
+            EngineError::Corruption(format!("the tables in {}: {}", shown(path), corruption_message(&error)))
         }
         // The marker proves that the store was complete once, so the error is a sign of damage, not
         // of a foreign database.
         rocksdb::ErrorKind::InvalidArgument if !is_new => {
-            EngineError::Corruption(format!("the tables in {} are incomplete: {error}", path.display()))
+            EngineError::Corruption(format!("the tables in {} are incomplete: {}", shown(path), message(&error)))
         }
         // A missing file is damage, too, because the store was complete once.
         rocksdb::ErrorKind::IOError if !is_new && error.as_ref().contains("No such file or directory") => {
-            EngineError::Corruption(format!("the tables in {} are incomplete: {error}", path.display()))
+            EngineError::Corruption(format!("the tables in {} are incomplete: {}", shown(path), message(&error)))
         }
-        _ => EngineError::Io(format!("cannot open the store in {}: {error}", path.display())),
+        _ => EngineError::Io(format!("cannot open the store in {}: {}", shown(path), message(&error))),
     }
 }
 
 /// The message without the prefix "Corruption: ": RocksDB may have added it twice, and
 /// [`Error`](crate::Error) adds it again.
-pub fn corruption_message(error: &rocksdb::Error) -> &str {
-    error.as_ref().trim_start_matches("Corruption: ")
+pub fn corruption_message(error: &rocksdb::Error) -> String {
+    message(error).trim_start_matches("Corruption: ").into()
+}
+
+/// The message with the paths of files as a user knows them.
+fn message(error: &rocksdb::Error) -> Cow<'_, str> {
+    readable(error.as_ref())
 }
 
 fn corruption_error(error: &rocksdb::Error) -> EngineError {
-    EngineError::Corruption(corruption_message(error).into())
+    EngineError::Corruption(corruption_message(error))
 }
 
 pub fn engine_error(error: rocksdb::Error) -> EngineError {
     match error.kind() {
         rocksdb::ErrorKind::Corruption => corruption_error(&error),
-        _ => EngineError::Undetermined(error.to_string()),
+        _ => EngineError::Undetermined(message(&error).into_owned()),
     }
 }

@@ -22,6 +22,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use crate::disk::shown;
 use crate::engine::EngineError;
 
 const MANIFEST_BLOCK_BYTES: usize = 32 << 10;
@@ -63,7 +64,7 @@ pub fn truncate(record: &RecordLocation) -> Result<(), EngineError> {
         file.set_len(record.offset)?;
         file.sync_all()
     };
-    set_length().map_err(|error| EngineError::Io(format!("cannot truncate {}: {error}", record.file.display())))
+    set_length().map_err(|error| EngineError::Io(format!("cannot truncate {}: {error}", shown(&record.file))))
 }
 
 /// Fails if the current manifest has a torn record, for callers that must not truncate it. They
@@ -73,7 +74,7 @@ pub fn reject_torn_record(directory: &Path) -> Result<(), EngineError> {
     let Some(RecordLocation { file, offset }) = find_torn_record(directory)? else { return Ok(()) };
     let what = format!(
         "{} has a torn record at byte {offset}; if a power cut caused it, opening the store for writing repairs it",
-        file.display()
+        shown(&file)
     );
     Err(EngineError::Corruption(what))
 }
@@ -82,12 +83,12 @@ pub fn reject_torn_record(directory: &Path) -> Result<(), EngineError> {
 pub fn reject_recycled_record(directory: &Path) -> Result<(), EngineError> {
     let found = find_recycled_record(directory).map_err(|error| cannot_read(directory, &error))?;
     let Some(RecordLocation { file, offset }) = found else { return Ok(()) };
-    let what = format!("{} is damaged: the record at byte {offset} is of a type that is never written", file.display());
+    let what = format!("{} is damaged: the record at byte {offset} is of a type that is never written", shown(&file));
     Err(EngineError::Corruption(what))
 }
 
 fn cannot_read(directory: &Path, error: &io::Error) -> EngineError {
-    EngineError::Io(format!("cannot read the manifest in {}: {error}", directory.display()))
+    EngineError::Io(format!("cannot read the manifest in {}: {error}", shown(directory)))
 }
 
 /// Searches all manifests of the directory for a record of a *recycled* type: see the
@@ -191,6 +192,7 @@ fn walk<T>(file: &mut impl Read, mut visit: impl FnMut(&Record<'_>) -> Option<T>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::Directory;
     use crate::engine::Compression;
     use crate::engine::directory::marker::lock_exclusive;
     use crate::engine::rocks::{RocksOptions, RocksStorage};
@@ -272,7 +274,7 @@ mod tests {
         for opening in 0..3 {
             let locked = tempfile::tempdir().unwrap();
             let marker = lock_exclusive(locked.path()).unwrap().marker;
-            let tables = RocksStorage::open(&path, setup, opening == 0, marker).unwrap();
+            let tables = RocksStorage::open(&Directory::open(&path).unwrap(), setup, opening == 0, marker).unwrap();
             let named = fs::read_to_string(path.join("CURRENT")).unwrap();
             let (mut columns, mut at_open, mut valid) = (Vec::new(), 0, 0);
             walk(&mut File::open(path.join(named.trim_end())).unwrap(), |record| {

@@ -25,7 +25,7 @@ mod write_retry;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{ColumnFamily, DB, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
@@ -37,12 +37,24 @@ use self::options::{column_family_descriptors, column_family_name, options};
 use super::storage::{Batch, CellReader, Column, Storage};
 use super::store_lock::StoreLock;
 use super::{EngineError, EngineStats, RowRange, ScanCursor};
+use crate::disk::{Directory, occupy_standard_streams, readable};
+use crate::process::Process;
 use crate::sync::Mutex;
 
 /// For fewer keys than the minimum, each key is read by a call of its own, which is faster. One
 /// `MultiGet` of RocksDB reads at most the maximum, which bounds memory: all blocks that are read
 /// stay pinned until the call returns.
 const MULTI_GET_KEYS: RangeInclusive<usize> = 8..=256;
+
+/// The process that first used RocksDB, whose background threads live there.
+static FIRST_USER: OnceLock<Process> = OnceLock::new();
+
+/// Fails in a child that was forked from a process which had used RocksDB. The threads that flush
+/// and compact do not exist there, and RocksDB would wait for them forever.
+pub fn check_threads_exist() -> Result<(), EngineError> {
+    let Some(forked) = FIRST_USER.get_or_init(Process::current).refusal() else { return Ok(()) };
+    Err(EngineError::Io(format!("{forked}; a process that had opened a store must start its children as new programs")))
+}
 
 /// RocksDB as a [`Storage`].
 pub struct RocksStorage {
@@ -57,8 +69,18 @@ pub struct RocksStorage {
 /// Fields are dropped in this order, so that the store lock is released last.
 struct LockedDb {
     db: DB,
+    /// Stays open, because RocksDB reaches its files through it.
+    _directory: Directory,
     /// `None` if the caller keeps the store lock.
     marker: Option<StoreLock>,
+    process: Process,
+}
+
+impl LockedDb {
+    /// The process that has the database open.
+    fn process(&self) -> &Process {
+        &self.process
+    }
 }
 
 struct ColumnFamilies<'a> {
@@ -118,7 +140,13 @@ pub struct RocksSnapshot(Arc<OwnedSnapshot>);
 impl RocksStorage {
     /// Opens the tables in the directory, and creates them if `is_new`. The store stays locked as
     /// long as the tables are open.
-    pub fn open(path: &Path, setup: RocksOptions, is_new: bool, marker: StoreLock) -> Result<Self, EngineError> {
+    pub fn open(
+        directory: &Directory,
+        setup: RocksOptions,
+        is_new: bool,
+        marker: StoreLock,
+    ) -> Result<Self, EngineError> {
+        let path = directory.path();
         manifest::reject_recycled_record(path)?;
         let mut options = options(setup)?;
         // In an existing store, a missing database or column is data loss, and must not be replaced
@@ -127,17 +155,22 @@ impl RocksStorage {
         options.create_missing_column_families(is_new);
         let db = DB::open_cf_descriptors(&options, path, column_family_descriptors(&options, setup)?)
             .map_err(|error| open_error(path, is_new, error))?;
-        Self::from_db(LockedDb { db, marker: Some(marker) })
+        Self::from_db(db, directory, Some(marker))
     }
 
     /// Opens the tables in the directory read-only: nothing in it is changed, and writes fail.
-    pub fn open_read_only(path: &Path, setup: RocksOptions, marker: Option<StoreLock>) -> Result<Self, EngineError> {
+    pub fn open_read_only(
+        directory: &Directory,
+        setup: RocksOptions,
+        marker: Option<StoreLock>,
+    ) -> Result<Self, EngineError> {
+        let path = directory.path();
         manifest::reject_torn_record(path)?;
         manifest::reject_recycled_record(path)?;
         let options = options(setup)?;
         let db = DB::open_cf_descriptors_read_only(&options, path, column_family_descriptors(&options, setup)?, false)
             .map_err(|error| open_error(path, false, error))?;
-        Self::from_db(LockedDb { db, marker })
+        Self::from_db(db, directory, marker)
     }
 
     /// The store lock, if this storage has it.
@@ -153,11 +186,16 @@ impl RocksStorage {
             rocksdb::ErrorKind::Corruption => {
                 EngineError::Corruption(format!("cannot make a checkpoint: {}", corruption_message(&error)))
             }
-            _ => failed(error.to_string()),
+            _ if error.as_ref().contains("while link file") => failed(format!(
+                "{}; this file system may not have hard links: a directory on another one gets copies",
+                readable(error.as_ref())
+            )),
+            _ => failed(readable(error.as_ref()).into_owned()),
         })
     }
 
-    fn from_db(opened: LockedDb) -> Result<Self, EngineError> {
+    fn from_db(db: DB, directory: &Directory, marker: Option<StoreLock>) -> Result<Self, EngineError> {
+        let opened = LockedDb { db, _directory: directory.clone(), marker, process: Process::current() };
         let database = OwnedDb::try_new(opened, |LockedDb { db, .. }| {
             let find = |column| {
                 let missing =
@@ -310,6 +348,8 @@ impl Storage for RocksStorage {
     }
 
     fn write(&self, batch: RocksBatch<'_>) -> Result<(), EngineError> {
+        // RocksDB may create files for this batch.
+        occupy_standard_streams().map_err(|error| EngineError::Io(format!("cannot open /: {error}")))?;
         if batch.batch.is_empty() { Ok(()) } else { self.write_with_retry(batch.batch) }
     }
 

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use rocksdb::{DB, Options};
 
 use super::options::{self, RocksOptions};
-use super::{LockedDb, RocksStorage, manifest};
+use super::{RocksStorage, manifest};
+use crate::disk::{Directory, shown};
 use crate::engine::EngineError;
 use crate::engine::storage::Column;
 
@@ -42,7 +43,10 @@ pub fn open_or_repair(
     setup: RocksOptions,
     notes: &mut Vec<String>,
 ) -> Result<(RocksStorage, Option<ScratchDir>), EngineError> {
-    let error = match RocksStorage::open_read_only(directory, setup, None) {
+    let opened = Directory::open(directory)
+        .map_err(|error| EngineError::Io(format!("cannot open {}: {error}", shown(directory))))
+        .and_then(|directory| RocksStorage::open_read_only(&directory, setup, None));
+    let error = match opened {
         Ok(storage) => return Ok((storage, None)),
         Err(error) => error,
     };
@@ -58,13 +62,12 @@ pub fn open_or_repair(
 /// Copies the files of the tables into the subdirectory `files` of a new scratch directory. Returns
 /// the path of this subdirectory, and a guard that removes the scratch directory when dropped.
 pub fn copy_to_scratch(directory: &Path, scratch: &Path) -> Result<(PathBuf, ScratchDir), EngineError> {
-    let cannot = |error: io::Error| {
-        EngineError::Io(format!("cannot copy {} to {}: {error}", directory.display(), scratch.display()))
-    };
+    let cannot =
+        |error: io::Error| EngineError::Io(format!("cannot copy {} to {}: {error}", shown(directory), shown(scratch)));
     fs::create_dir(scratch).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => EngineError::Io(format!(
             "{} already exists: left by an interrupted repair, or in use by a running one; if no repair is running, remove it and try again",
-            scratch.display()
+            shown(scratch)
         )),
         _ => cannot(error),
     })?;
@@ -82,14 +85,13 @@ fn repair_copy(
     setup: RocksOptions,
     notes: &mut Vec<String>,
 ) -> Result<RocksStorage, EngineError> {
-    let cannot =
-        |error: io::Error| EngineError::Io(format!("cannot change the copy of {}: {error}", directory.display()));
+    let cannot = |error: io::Error| EngineError::Io(format!("cannot change the copy of {}: {error}", shown(directory)));
     while let Some(manifest::RecordLocation { file, .. }) = manifest::find_recycled_record(files).map_err(cannot)? {
         fs::remove_file(&file).map_err(cannot)?;
     }
     seed_column_families(&scratch.0.join("columns"), files, setup)?;
     let failed =
-        |error: rocksdb::Error| EngineError::Corruption(format!("cannot repair {}: {error}", directory.display()));
+        |error: rocksdb::Error| EngineError::Corruption(format!("cannot repair {}: {error}", shown(directory)));
     let mut options = options::options(setup)?;
     DB::repair(&options, files).map_err(failed)?;
     for entry in fs::read_dir(files.join("lost")).into_iter().flatten().flatten() {
@@ -104,7 +106,8 @@ fn repair_copy(
     options.set_disable_auto_compactions(true);
     let db = DB::open_cf_descriptors(&options, files, options::column_family_descriptors(&options, setup)?)
         .map_err(failed)?;
-    RocksStorage::from_db(LockedDb { db, marker: None })
+    let files = Directory::open(files).map_err(cannot)?;
+    RocksStorage::from_db(db, &files, None)
 }
 
 /// Copies all files. Tables are never changed in place, so they are hard-linked where possible.
@@ -126,7 +129,7 @@ fn copy(directory: &Path, to: &Path) -> io::Result<()> {
 /// an absent cell.
 fn seed_column_families(donor: &Path, to: &Path, setup: RocksOptions) -> Result<(), EngineError> {
     let failed =
-        |error: rocksdb::Error| EngineError::Io(format!("cannot prepare a repair in {}: {error}", donor.display()));
+        |error: rocksdb::Error| EngineError::Io(format!("cannot prepare a repair in {}: {error}", shown(donor)));
     let mut options: Options = options::options(setup)?;
     options.create_if_missing(true);
     options.create_missing_column_families(true);
@@ -140,7 +143,7 @@ fn seed_column_families(donor: &Path, to: &Path, setup: RocksOptions) -> Result<
     for (number, file) in db.live_files().map_err(failed)?.iter().enumerate() {
         let table = to.join(format!("{}.sst", SEED_TABLE_NUMBER + number as u64));
         fs::copy(donor.join(file.name.trim_start_matches('/')), table)
-            .map_err(|error| EngineError::Io(format!("cannot prepare a repair in {}: {error}", to.display())))?;
+            .map_err(|error| EngineError::Io(format!("cannot prepare a repair in {}: {error}", shown(to))))?;
     }
     Ok(())
 }

@@ -102,6 +102,7 @@ impl RocksStorage {
 
 #[cfg(test)]
 mod tests {
+    use crate::disk::Directory;
     use crate::engine::Compression;
     use crate::engine::directory::marker::lock_exclusive;
     use crate::engine::rocks::{RocksOptions, RocksStorage};
@@ -118,6 +119,7 @@ mod tests {
         let marker = lock_exclusive(directory.path()).unwrap().marker;
         let path = directory.path().join("tables");
         std::fs::create_dir(&path).unwrap();
+        let path = Directory::open(&path).unwrap();
         let tables = RocksStorage::open(&path, setup, true, marker).unwrap();
         let value = vec![b'x'; 3000];
         for round in 0..400_u32 {

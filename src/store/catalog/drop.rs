@@ -114,6 +114,9 @@ impl<'a> PendingDrop<'a> {
 
 impl Drop for PendingDrop<'_> {
     fn drop(&mut self) {
+        if !self.store.inner.process.is_current() {
+            return;
+        }
         for keyspace in &self.keyspaces {
             self.store.inner.catalog.undo_drop(keyspace.id());
             keyspace.inner.descriptor.undrop();

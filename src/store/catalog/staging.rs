@@ -101,6 +101,9 @@ impl<'a> StagedKeyspaces<'a> {
 
 impl Drop for StagedKeyspaces<'_> {
     fn drop(&mut self) {
+        if !self.store.inner.process.is_current() {
+            return;
+        }
         for keyspace in &self.keyspaces {
             self.store.inner.catalog.undo_drop(keyspace.id());
         }

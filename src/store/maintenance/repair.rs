@@ -17,10 +17,11 @@ use std::sync::Arc;
 
 use crate::codec::{HistoryEntry, Record as _};
 use crate::coordinator::commit_ts_from_primary;
+use crate::engine::Engine as _;
+use crate::engine::directory::new_directory::{NewDirectory, resolve_new};
 use crate::engine::directory::salvage::{self, read_readable_cells};
 use crate::engine::local::LocalEngine;
 use crate::engine::storage::Column;
-use crate::engine::{Engine as _, EngineError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keys::decode_history_key;
 use crate::local_oracle::read_high_water;
@@ -120,18 +121,14 @@ impl Builder {
         mut progress: impl FnMut(&RepairReport) -> P,
     ) -> Result<RepairReport> {
         self.options.check()?;
-        let to = to.as_ref();
-        if to.as_os_str().is_empty() || to.symlink_metadata().is_ok() {
-            let what = format!("{} already exists; repair needs a new directory", to.display());
-            return Err(ErrorKind::Io(what).into());
+        if to.as_ref().as_os_str().is_empty() {
+            return Err(Error::invalid("the path of the repaired store must not be empty"));
         }
+        let from = std::path::absolute(from.as_ref()).unwrap_or_else(|_| from.as_ref().into());
+        let to = &resolve_new(to.as_ref(), "repair")?;
         let mut scratch = to.as_os_str().to_owned();
         scratch.push(".repairing");
-        if let Some(parent) = to.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            std::fs::create_dir_all(parent)
-                .map_err(|error| EngineError::Io(format!("cannot create {}: {error}", parent.display())))?;
-        }
-        let salvaged = salvage::open(from.as_ref(), &PathBuf::from(scratch), self.directory_options())?;
+        let salvaged = salvage::open(&from, &PathBuf::from(scratch), self.directory_options())?;
         let mut report = RepairReport::default();
         salvaged.notes.iter().for_each(|note| report.add_loss(Column::Meta, note));
         let engine = LocalEngine::new(salvaged.storage, true);
@@ -185,12 +182,14 @@ impl Builder {
     fn create_target(self, to: &Path) -> Result<Store> {
         // The directory is created here, so that it is certain to be new and may be deleted if no
         // store can be created in it.
-        std::fs::create_dir(to).map_err(|error| EngineError::Io(format!("cannot create {}: {error}", to.display())))?;
+        let target = NewDirectory::create(to, "repair")?;
         let mut builder = self.read_only(false);
         // A lower limit in the caller's options must not reject a large row of the old store.
         let max_bytes = &mut builder.options.max_transaction_bytes;
         *max_bytes = MAX_TRANSACTION_BYTES.max(*max_bytes);
-        builder.open(to).inspect_err(|_| drop(std::fs::remove_dir_all(to)))
+        let store = builder.open(target.directory().path())?;
+        target.keep();
+        Ok(store)
     }
 }
 

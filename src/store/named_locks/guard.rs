@@ -57,11 +57,17 @@ impl LockGuard {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
+        self.check_process()?;
         let grant = self.grant();
         match grant.end_reason_now(&*self.locks.env) {
             Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into()),
             None => Ok(()),
         }
+    }
+
+    /// Fails in a child of the process that holds the lock.
+    fn check_process(&self) -> Result<()> {
+        self.locks.manager.process.refusal().map_or(Ok(()), |reason| Err(Error::closed(reason)))
     }
 
     /// The *fencing token*: the number of the grant. Of two grants of a name that exclude each
@@ -101,6 +107,9 @@ impl LockGuard {
 
     /// Blocks until the grant ends, at most for `timeout`; returns whether it has ended.
     pub fn wait_lost(&self, timeout: Duration) -> bool {
+        if self.check_process().is_err() {
+            return true;
+        }
         let env = &self.locks.env;
         let waiter = Arc::new(Waiter::new(&**env));
         let end = env.elapsed().saturating_add(timeout);
@@ -287,7 +296,8 @@ impl LockGuard {
     /// conversion.
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
     pub fn detach(self) -> Result<Timestamp, Self> {
-        if !self.grant().is_ready() || !self.locks.manager.detach_guard(self.grant(), self.locks.env.elapsed()) {
+        let is_held_here = self.check_process().is_ok() && self.grant().is_ready();
+        if !is_held_here || !self.locks.manager.detach_guard(self.grant(), self.locks.env.elapsed()) {
             return Err(self);
         }
         self.request.detach();
@@ -306,6 +316,7 @@ impl LockGuard {
     ///   of the row.
     /// - [`ErrorKind::Closed`]: closing the store has released the lock.
     pub fn release(self) -> Result<()> {
+        self.check_process()?;
         let grant = Arc::clone(self.grant());
         if !grant.has_lease() {
             return Ok(());
@@ -351,6 +362,9 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
+        if self.check_process().is_err() {
+            return;
+        }
         // If the grant was lost before, its lease row is left to the next holder, which reports
         // whose lease it has taken over.
         if self.release_grant() {

@@ -15,6 +15,7 @@ use crate::engine::storage::Column;
 use crate::engine::{EngineError, decode_lock, decode_row_key, decode_write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock_value::load_out_of_line;
+use crate::process::Process;
 use crate::read_view::ReadView;
 use crate::row::{Lock, LockType, RowKey, StoredValue, TxnId, WriteRecord};
 use crate::store::read::scanned_row::VisibleValue;
@@ -64,14 +65,23 @@ pub(in crate::store) struct RowReader {
     coordinator: Arc<dyn Coordinator>,
     max_snapshot_age: Duration,
     closed: AtomicBool,
+    process: Process,
 }
 
 impl RowReader {
     pub fn new(coordinator: &Arc<dyn Coordinator>, max_snapshot_age: Duration) -> Self {
-        Self { coordinator: Arc::clone(coordinator), max_snapshot_age, closed: AtomicBool::new(false) }
+        Self {
+            coordinator: Arc::clone(coordinator),
+            max_snapshot_age,
+            closed: AtomicBool::new(false),
+            process: Process::current(),
+        }
     }
 
     pub fn check_open(&self) -> Result<()> {
+        if let Some(reason) = self.process.refusal() {
+            return Err(Error::closed(reason));
+        }
         if self.closed.load(Ordering::Acquire) { Err(Error::closed_by_user()) } else { Ok(()) }
     }
 

@@ -155,6 +155,10 @@ impl Txn {
 
 impl Drop for Txn {
     fn drop(&mut self) {
+        if !self.store.inner.process.is_current() {
+            std::mem::forget((self.buffer.large.take(), self.attempt.take()));
+            return;
+        }
         // A large transaction that was not committed is rolled back in the background.
         drop(self.buffer.large.take());
         let monitor = &self.store.inner.monitor;

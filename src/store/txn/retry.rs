@@ -104,6 +104,7 @@ impl Store {
         options: TxnOptions,
         mut work: impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Result<(T, Commit), E> {
+        self.inner.check_open()?;
         let (_inside, outermost) = NestingGuard::enter();
         let mut attempts = RetryLoop::new(self, options);
         loop {

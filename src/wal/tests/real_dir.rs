@@ -3,13 +3,13 @@
 use std::fs::{self, OpenOptions};
 
 use super::*;
-use crate::disk::OsDisk;
+use crate::disk::{Directory, OsDisk};
 use crate::wal::segment;
 
 #[test]
 fn a_log_in_a_real_directory_is_recovered_after_truncation() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = OsDisk::new(dir.path());
+    let disk = OsDisk::new(Directory::open(dir.path()).unwrap());
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     for tag in 1..=6 {
         append(&mut log, &payload(tag, 5000)).unwrap();
@@ -67,12 +67,12 @@ fn a_torn_frame_that_resembles_headers_is_scanned_once() {
 #[test]
 fn segment_numbers_out_of_range_are_ignored_or_refused() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let disk = OsDisk::new(dir.path());
+    let disk = OsDisk::new(Directory::open(dir.path()).unwrap());
     fs::write(dir.path().join(segment::segment_file_name(u64::MAX)), b"").unwrap();
     let (recovered, _) = recover_frames(&disk, 0).unwrap();
     assert_eq!(resume(disk, &recovered, 1, None).unwrap().last_sequence(), 0);
 
-    let disk = OsDisk::new(other.path());
+    let disk = OsDisk::new(Directory::open(other.path()).unwrap());
     fs::write(other.path().join(segment::segment_file_name(segment::SEGMENT_NUMBER_MAX)), b"").unwrap();
     let (recovered, _) = recover_frames(&disk, 0).unwrap();
     assert!(matches!(resume(disk, &recovered, 1, None), Err(WalError::Io(_))));
@@ -82,7 +82,7 @@ fn segment_numbers_out_of_range_are_ignored_or_refused() {
 fn a_real_directory_keeps_files_names_and_lengths() {
     use crate::disk::{Disk, DiskFile};
     let dir = tempfile::tempdir().unwrap();
-    let disk = OsDisk::new(dir.path());
+    let disk = OsDisk::new(Directory::open(dir.path()).unwrap());
     let file = disk.create("a").unwrap();
     assert!(disk.create("a").is_err());
     file.write_at(10, b"ten").unwrap();

@@ -13,6 +13,9 @@ use std::str::FromStr;
 /// begin, to this number.
 const FILES: u32 = 999;
 
+/// The descriptors by which a store reaches its directories: it opens them first.
+const DESCRIPTORS: std::ops::RangeInclusive<u32> = 3..=12;
+
 /// The largest number of a call that `strace` accepts.
 const TIMES_MAX: usize = 65535;
 
@@ -117,7 +120,13 @@ impl Fault {
             command.arg("-P").arg(store_dir);
         }
         for name in self.names() {
-            command.arg("-P").arg(store_dir.join(name));
+            // A call on an open file matches by the file's path, others by the path that they get.
+            match name.split_once('/').filter(|_| !matches!(self.syscall, Syscall::Write | Syscall::Sync)) {
+                Some((_, file)) => DESCRIPTORS.for_each(|number| {
+                    command.arg("-P").arg(format!("/proc/self/fd/{number}/{file}"));
+                }),
+                None => drop(command.arg("-P").arg(store_dir.join(name))),
+            }
         }
         command.arg("-e").arg(format!("trace={calls}"));
         command.arg("-e").arg(format!("inject={calls}:{what}:when={nth}{persistent}"));

@@ -1,0 +1,61 @@
+//! A new directory: of a checkpoint, or of the store that a repair makes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::access::cannot;
+use crate::disk::{Directory, shown};
+use crate::engine::EngineError;
+
+/// A directory that did not exist before. Unless it is kept, it is removed on drop: a partial copy
+/// takes disk space and would make the next attempt fail.
+pub struct NewDirectory {
+    directory: Directory,
+    is_kept: bool,
+}
+
+impl NewDirectory {
+    /// Creates the directory and those above it. `what` needs a new directory.
+    pub fn create(path: &Path, what: &str) -> Result<Self, EngineError> {
+        let path = resolve_new(path, what)?;
+        fs::create_dir(&path).map_err(|error| cannot("create", &path, &error))?;
+        let directory = Directory::open(&path).map_err(|error| cannot("open", &path, &error))?;
+        Ok(Self { directory, is_kept: false })
+    }
+
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    pub fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for NewDirectory {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        // Errors are ignored: what is left is not a store.
+        for entry in fs::read_dir(self.directory.path()).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        }
+        let _ = fs::remove_dir(shown(self.directory.path()));
+    }
+}
+
+/// Makes the path of a directory that must not exist absolute and free of symlinks, and creates the
+/// directories above it.
+pub fn resolve_new(path: &Path, what: &str) -> Result<PathBuf, EngineError> {
+    if path.symlink_metadata().is_ok() {
+        return Err(EngineError::Io(format!("{} already exists; {what} needs a new directory", path.display())));
+    }
+    let absolute = std::path::absolute(path).map_err(|error| cannot("create", path, &error))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(EngineError::Io(format!("{} cannot be a new directory", path.display())));
+    };
+    let parent = fs::create_dir_all(parent).and_then(|()| parent.canonicalize());
+    Ok(parent.map_err(|error| cannot("create the directory of", path, &error))?.join(name))
+}
