@@ -12,7 +12,8 @@ const ROCKSDB_VERSION: &str = "11.8.1";
 /// The environment variables that `librocksdb-sys` reads to find an installed RocksDB.
 const VARIABLES: [&str; 3] = ["ROCKSDB_COMPILE", "ROCKSDB_LIB_DIR", "ROCKSDB_INCLUDE_DIR"];
 
-fn main() {
+/// Also called by the build script of `tools/crashtest/mutated`.
+pub fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     VARIABLES.iter().for_each(|variable| println!("cargo::rerun-if-env-changed={variable}"));
     println!("cargo::rustc-env=PERCOLITE_ROCKSDB_VERSION={ROCKSDB_VERSION}");

@@ -236,7 +236,6 @@ impl Precondition {
             Self::LockAbsent => row.lock.is_none(),
             Self::LockUnchanged(stamp) => row.lock.as_ref().is_some_and(|lock| lock.version() == stamp),
             Self::NoCommitAfter(ts) => row.write.as_ref().is_none_or(|write| write.last_commit_ts() <= ts),
-            Self::NoTxnRecord(_) if mutated!(LatePrewriteAccepted) => true,
             Self::NoTxnRecord(start_ts) => {
                 row.txn_record.is_none() && row.write.as_ref().is_none_or(|write| write.txn.start_ts != start_ts)
             }

@@ -131,15 +131,12 @@ impl WriteSet {
 
     /// The rows of a range, unaffected by later writes.
     pub fn range(self: &Arc<Self>, start: Bound<&[u8]>, end: Bound<&[u8]>) -> WriteSetRange {
-        let with_bounds = mutated!(OwnBoundsIncluded);
         let front = match start {
-            Bound::Excluded(start) if with_bounds => self.lower_bound(|row| row < start),
             Bound::Included(start) => self.lower_bound(|row| row < start),
             Bound::Excluded(start) => self.lower_bound(|row| row <= start),
             Bound::Unbounded => self.lower_bound(|_| false),
         };
         let back = match end {
-            Bound::Excluded(end) if with_bounds => self.lower_bound(|row| row <= end),
             Bound::Included(end) => self.lower_bound(|row| row <= end),
             Bound::Excluded(end) => self.lower_bound(|row| row < end),
             Bound::Unbounded => self.lower_bound(|_| true),

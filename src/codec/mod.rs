@@ -137,9 +137,7 @@ impl From<StoredWrite> for WriteRecord {
 impl Record for WriteRecord {
     fn encode(&self, bytes: &mut Vec<u8>) {
         match (&self.value, self.lock_only_ts) {
-            (Some(StoredValue::Inline(Value(value))), lock_only_ts)
-                if lock_only_ts.is_none() || mutated!(LockOnlyNotEncoded) =>
-            {
+            (Some(StoredValue::Inline(Value(value))), None) => {
                 let Self { commit_ts, txn, .. } = *self;
                 InlineWrite { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value }.encode(bytes);
             }

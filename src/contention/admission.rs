@@ -114,9 +114,6 @@ impl Drop for Permit {
         if !self.own.is_notified() && permits.remove(&self.own) {
             return;
         }
-        if mutated!(PermitLeaked) && !self.admission.is_contended() {
-            return;
-        }
         match permits.pop() {
             Some(next) => {
                 drop(permits);

@@ -254,7 +254,4 @@ pub trait LockAuthority: Send + Sync {
     /// Blocks until commits up to `ts` are durable. An error is never *undetermined*: the caller
     /// has committed nothing itself.
     fn wait_durable(&self, ts: Timestamp) -> Result<()>;
-
-    /// The first timestamp of this incarnation.
-    fn first_ts(&self) -> Timestamp;
 }

@@ -16,9 +16,7 @@ pub fn commit_ts_from_primary(view: &ReadView, lock: &Lock) -> Result<Option<Tim
     Ok(match txn_status_or_rolled_back(&primary, lock.txn) {
         // A historical view has the engine snapshot of a newer view, so the snapshot may show a
         // commit above the historical view's timestamp.
-        TxnStatus::Committed(commit_ts) => {
-            Some(commit_ts).filter(|ts| *ts <= view.read_ts || mutated!(HistoryShowsLaterLocks))
-        }
+        TxnStatus::Committed(commit_ts) => Some(commit_ts).filter(|ts| *ts <= view.read_ts),
         TxnStatus::Pending | TxnStatus::RolledBack => None,
     })
 }

@@ -49,7 +49,7 @@ pub fn check_within_retention(at: Timestamp, from: Option<Timestamp>) -> Result<
         None => Err(Error::invalid(
             "the store keeps no history: set Builder::history_retention to read at older timestamps",
         )),
-        Some(from) if at < from && !mutated!(ReadsBelowHistoryFloor) => {
+        Some(from) if at < from => {
             Err(ErrorKind::SnapshotTooOld(format!("{at:#} is older than the history, which begins at {from:#}")).into())
         }
         Some(_) => Ok(()),

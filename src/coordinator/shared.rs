@@ -149,10 +149,7 @@ impl SharedCoordinator {
     /// expired; else the primary's `min_commit_ts` is pushed above `push_above`, if that is set.
     fn check_txn_status(&self, lock: &Lock, push_above: Option<Timestamp>) -> StepResult<TxnStatus> {
         crash_point!(ResolveLockSeen);
-        let mut current_ts = self.timestamp()?;
-        if mutated!(TtlOnClientClock) {
-            current_ts = Timestamp::from_millis(self.env.unix_millis());
-        }
+        let current_ts = self.timestamp()?;
         let liveness = OwnerLiveness::ByTtl { current_ts, push_above };
         let request = CheckTxnStatus { row: lock.primary.clone(), txn: lock.txn, liveness };
         self.run_step(&lock.primary, lock.txn.start_ts, None, |as_read| check_txn_status(as_read, &request))
@@ -233,7 +230,7 @@ impl SharedCoordinator {
         // `commit_ts` is allocated after the last lock is written. So every reader with a timestamp
         // at or above `commit_ts` finds the locks; a reader that finds them before the commit point
         // pushes the primary.
-        let commit_ts = if mutated!(EarlyCommitTs) { txn.start_ts.next() } else { self.timestamp()? };
+        let commit_ts = self.timestamp()?;
         crash_point!(CommitTs);
         let request = CommitRow {
             row: primary.clone(),
@@ -252,7 +249,6 @@ impl SharedCoordinator {
                 Err(ErrorKind::Undetermined(text).into())
             }
             Ok(Err(error)) => Err(step_error(primary, error, txn.start_ts)),
-            Err(_) if mutated!(BlindRetry) => Err(step_error(primary, StepError::AlreadyRolledBack, txn.start_ts)),
             Err(error) => Err(ErrorKind::Undetermined(error.to_string()).into()),
         }
     }
@@ -309,12 +305,6 @@ impl Coordinator for SharedCoordinator {
             return Err(error);
         }
         crash_point!(PrewriteAll);
-        if mutated!(SecondariesFirst) {
-            let early = self.timestamp()?;
-            for row in request.writes.keys().skip(1) {
-                let _ = self.resolve_row(row, txn, TxnStatus::Committed(early));
-            }
-        }
         let commit_ts = match self.commit_primary(primary, txn) {
             Ok(commit_ts) => commit_ts,
             Err(error) => {

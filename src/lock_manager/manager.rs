@@ -155,9 +155,7 @@ impl LockManager {
             }
             let queue = shard.get(&grant.name).map(|entry| &entry.queue);
             let ahead = queue.map_or(0, |queue| queue.waiting().take_while(|request| request.id < grant.id).count());
-            if !mutated!(CancelledRequestKept) {
-                Self::remove_in(shard, grant, LockLostReason::Released, wakes);
-            }
+            Self::remove_in(shard, grant, LockLostReason::Released, wakes);
             Some(ahead)
         })
     }
@@ -179,8 +177,7 @@ impl LockManager {
     fn remove_in(shard: &mut Shard, grant: &Arc<Grant>, reason: LockLostReason, wakes: &mut WakeList) -> bool {
         let Some(entry) = shard.get_mut(&grant.name) else { return false };
         let left = entry.leave(grant, reason, wakes);
-        let gone = entry.is_unused() || (mutated!(LockQueueDroppedEarly) && entry.queue.is_empty());
-        if gone {
+        if entry.is_unused() {
             shard.remove(&grant.name);
         }
         left
@@ -353,13 +350,6 @@ impl LockManager {
             if let Some(waiter) = grant.waiter() {
                 self.metrics.wakeup();
                 waiter.notify();
-            }
-            if mutated!(WakeBeforeGrant) && !grant.is_granted() {
-                // If the waiter polls between its wake-up and this grant, it waits again, and is
-                // not woken again.
-                if let Some(entry) = self.shard(&grant.name).get_mut(&grant.name) {
-                    entry.granted(&grant);
-                }
             }
         }
         if let Some(waiter) = wakes.front.as_ref().and_then(|front| front.waiter()) {

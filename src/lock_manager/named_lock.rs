@@ -104,7 +104,7 @@ impl NamedLock {
         let before = self.front().map(|front| front.id);
         let answer = change(self, wakes);
         if self.leased_grants > 0
-            && let Some(front) = self.front().filter(|front| Some(front.id) != before && !mutated!(TimerNotPassedOn))
+            && let Some(front) = self.front().filter(|front| Some(front.id) != before)
         {
             wakes.front = Some(Arc::clone(front));
         }
@@ -114,9 +114,7 @@ impl NamedLock {
     pub fn grant_with_token(&self, token: Timestamp) -> Option<Arc<Grant>> {
         let mut granted = self.queue.granted().iter().map(|request| &request.value);
         // Token 0 means that the grant has none yet.
-        granted
-            .find(|grant| grant.token() == token && token > Timestamp::ZERO || mutated!(ReleasedByName))
-            .map(Arc::clone)
+        granted.find(|grant| grant.token() == token && token > Timestamp::ZERO).map(Arc::clone)
     }
 
     /// The next expiry of a lease after `now`. A lease that has expired but is still granted is
@@ -151,18 +149,13 @@ impl NamedLock {
             }
             name.changed(changes, wakes);
         });
-        if mutated!(WakeAll) {
-            wakes.granted.extend(self.queue.waiting().map(|request| Arc::clone(&request.value)));
-        }
         true
     }
 
     /// Ends a grant. Keeps it as a predecessor if it leaves anything that later grants must wait
     /// for.
     pub fn ended(&mut self, grant: &Arc<Grant>, reason: LockLostReason, wakes: &mut WakeList) {
-        if !(mutated!(ConvertKeepsFence) && reason == LockLostReason::Converted) {
-            grant.end(reason);
-        }
+        grant.end(reason);
         self.leased_grants -= usize::from(grant.has_lease()).min(self.leased_grants);
         if self.ended.is_some() || grant.has_leftovers() || grant.unsynced_commit_ts() > Timestamp::ZERO {
             let left = self.ended.get_or_insert_default();
@@ -182,10 +175,6 @@ impl NamedLock {
             self.ended(before, LockLostReason::Converted, wakes);
         }
         for granted in changes.granted {
-            if mutated!(WakeBeforeGrant) {
-                wakes.granted.push(granted);
-                continue;
-            }
             self.granted(&granted);
             wakes.granted.push(granted);
         }

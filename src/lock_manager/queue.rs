@@ -156,8 +156,7 @@ impl<T: Clone> LockQueue<T> {
 
     /// Whether a request of this mode would be granted immediately.
     pub fn would_grant(&self, mode: LockMode) -> bool {
-        let is_queued = self.has_waiting() && !(mutated!(QueueJumped) && self.converting().is_none());
-        !is_queued && self.is_compatible(mode)
+        !self.has_waiting() && self.is_compatible(mode)
     }
 
     /// Checks that requests of this mode may share the name with the present ones.
@@ -213,7 +212,7 @@ impl<T: Clone> LockQueue<T> {
                 .map_or(UpgradeResult::NoSuchGrant, UpgradeResult::Granted);
         }
         if self.converting().is_some() {
-            return if mutated!(SecondUpgraderWaits) { UpgradeResult::Waiting } else { UpgradeResult::Deadlock };
+            return UpgradeResult::Deadlock;
         }
         self.wait_queue.get_or_insert_default().converting = Some((id, value));
         UpgradeResult::Waiting

@@ -184,7 +184,6 @@ impl LockWait {
         let left = self.deadline.map(|ends| ends.saturating_sub(now));
         if left.is_some_and(|left| left.is_zero()) {
             return match self.request.try_cancel() {
-                Some(_) if mutated!(ExpiredWaiterGranted) => WaitPoll::Granted,
                 Some(ahead) => WaitPoll::TimedOut { ahead },
                 None => WaitPoll::Granted,
             };

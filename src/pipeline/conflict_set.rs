@@ -127,7 +127,7 @@ impl ConflictSet {
             if slot.commit_ts > read_ts {
                 return LastCommit::After(slot.commit_ts);
             }
-            if mutated!(RangeCommitIgnored) { Timestamp::ZERO } else { self.low_water_of(row) }
+            self.low_water_of(row)
         } else {
             self.low_water_of(row).max(slot.low_water)
         };

@@ -155,7 +155,7 @@ impl GroupCommit {
     pub fn submit(&self, submission: Submission, timer: &TxnTimer) -> Result<SubmitResult> {
         let CommitParts { env, failure, sync, metrics, .. } = &self.parts;
         failure.check_open()?;
-        let durable = submission.durable && !mutated!(AcknowledgeBeforeSync);
+        let durable = submission.durable;
         let commits = submission.kind.commits();
         let slot = ReplySlot::new(&**env);
         // The fences are registered before the check, so that a grant that ends from here on counts
@@ -248,12 +248,8 @@ impl GroupCommit {
     }
 
     fn facts(&self) -> Facts {
-        let CommitParts { fates, views, .. } = &self.parts;
-        Facts {
-            first_ts: fates.first_ts(),
-            may_have_orphans: fates.may_have_orphans(),
-            visible_ts: if mutated!(VisibleTakenForNewest) { views.visible().read_ts } else { Timestamp::MAX },
-        }
+        let CommitParts { fates, .. } = &self.parts;
+        Facts { first_ts: fates.first_ts(), may_have_orphans: fates.may_have_orphans() }
     }
 
     /// Allocates the commit timestamp of a submission that passed its check, and adds it to the
@@ -273,7 +269,6 @@ impl GroupCommit {
         yield_point!(if fences.is_any());
         let start_ts = batch.start_ts();
         let commit_ts = match kind {
-            SubmissionKind::CommitPrimary if mutated!(EarlyCommitTs) => start_ts.map(Timestamp::next),
             SubmissionKind::Commit | SubmissionKind::CommitPrimary => match self.parts.timestamps.next() {
                 Ok(ts) => Some(ts),
                 Err(error) => return Err((reply, error)),

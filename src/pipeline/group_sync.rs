@@ -158,9 +158,6 @@ impl GroupSync {
             }
             let Some(role) = self.join_sync(ts) else { continue };
             self.run_role(role).map_err(|error| undetermined(failure.reason().unwrap_or(&error.to_string())))?;
-            if mutated!(AnySyncAcknowledges) && failure.reason().is_none() {
-                return Ok(());
-            }
         }
         Ok(())
     }
@@ -224,7 +221,7 @@ impl GroupSync {
         if !state.running {
             return Some(SyncRole::Leader(self.begin_sync(&mut state)));
         }
-        if ts <= state.covers_ts || mutated!(AnySyncAcknowledges) {
+        if ts <= state.covers_ts {
             return Some(SyncRole::Follower(state.started));
         }
         state.requested = true;
@@ -280,15 +277,12 @@ impl GroupSync {
         synced
     }
 
-    fn sync_and_publish(&self, mut view: Arc<ReadView>) -> Result<()> {
-        let SyncParts { failure, views, metrics, .. } = &self.parts;
+    fn sync_and_publish(&self, view: Arc<ReadView>) -> Result<()> {
+        let SyncParts { failure, metrics, .. } = &self.parts;
         // The pipeline may have failed since the caller checked, for example in the previous sync.
         failure.check_open()?;
         crash_point!(SyncBefore);
         let synced = self.sync_engine();
-        if mutated!(WrittenSampledAfterSync) {
-            view = views.visible();
-        }
         let took = synced.map_err(|error| failure.poison(error.into()))?;
         let ts = view.read_ts;
         metrics.wal_syncs.add(1);

@@ -100,7 +100,7 @@ impl Pipeline {
             // correct too, so errors are ignored. The oracle is closed before the write: a leader
             // that has passed the failure check could otherwise allocate a timestamp above the one
             // written here.
-            let last = if mutated!(OracleUsableAfterClose) { self.oracle.last_issued() } else { self.oracle.close() };
+            let last = self.oracle.close();
             let last = last.to_u64().to_be_bytes().to_vec();
             let _ = self.engine.write_meta(&[(HIGH_WATER_KEY.into(), Some(last))]).and_then(|()| self.engine.sync());
         }
@@ -168,9 +168,6 @@ impl Pipeline {
     pub fn durable_view(&self) -> Result<Arc<ReadView>> {
         let durable = self.sync.durable_view();
         let visible = self.views.visible();
-        if mutated!(SnapshotAtVisible) {
-            return Ok(visible);
-        }
         if durable.read_ts == visible.read_ts {
             // Both views show the same commits. The visible one may have been opened later, when
             // reads no longer had to check locks, so it is preferred.
@@ -210,7 +207,6 @@ impl Pipeline {
 /// Opens the oracle with a durable reservation above all timestamps of earlier incarnations.
 fn open_oracle(engine: &dyn Engine, env: &dyn Env) -> Result<LocalOracle, Error> {
     let high_water = read_high_water(engine)?;
-    let high_water = if mutated!(TimestampsReused) { Timestamp::ZERO } else { high_water };
     let oracle = LocalOracle::new(high_water);
     crash_point!(OpenBefore);
     let reservation = oracle.first_reservation(env.unix_millis());

@@ -54,8 +54,6 @@ pub struct Facts {
     pub first_ts: Timestamp,
     /// Whether locks of an earlier incarnation may be left.
     pub may_have_orphans: bool,
-    /// Timestamp of the newest visible commit. Only a mutant uses it.
-    pub visible_ts: Timestamp,
 }
 
 /// The result for a submission, before anything is written.
@@ -83,10 +81,10 @@ impl LeaderMemory {
             return Precheck::Reject(Rejection::KeyspaceDropped(dropped.name().to_string()));
         }
         let has_expired = read_view.as_ref().is_some_and(|view| view.expired.load(Ordering::Acquire));
-        if has_expired && !mutated!(ExpiredWriterCommits) {
+        if has_expired {
             return Precheck::Reject(Rejection::SnapshotTooOld);
         }
-        if let Some(lost) = fences.first_lost().filter(|_| !mutated!(FenceAtBegin)) {
+        if let Some(lost) = fences.first_lost() {
             return Precheck::Reject(Rejection::FenceLost(Box::new(lost)));
         }
         let checker = Prechecker { memory: self, kind: submission.kind, facts };
@@ -108,7 +106,7 @@ impl LeaderMemory {
     }
 
     fn may_be_locked_by_large_txn(&self, row: &RowKey) -> bool {
-        !mutated!(LargeLocksUnseen) && self.large_txns.values().any(|rows| rows.may_contain(row))
+        self.large_txns.values().any(|rows| rows.may_contain(row))
     }
 
     /// Records the locks and commits of a batch that the engine has applied, or will apply because
@@ -244,13 +242,9 @@ impl Prechecker<'_> {
                 // or none.
                 None => PreconditionCheck::Unknown,
             },
-            Precondition::NoCommitAfter(_) if mutated!(SkipConflictCheck) => PreconditionCheck::Holds,
             // For GC the engine reads the row: the conflict set also reports lock-only commits,
             // which must not keep GC from removing a tombstone.
             Precondition::NoCommitAfter(_) if kind == SubmissionKind::Gc => PreconditionCheck::Unknown,
-            Precondition::NoCommitAfter(ts) if mutated!(VisibleTakenForNewest) && facts.visible_ts <= ts => {
-                PreconditionCheck::Holds
-            }
             Precondition::NoCommitAfter(ts) => match memory.conflict_set.check(row, ts) {
                 LastCommit::NotAfter => PreconditionCheck::Holds,
                 LastCommit::After(commit_ts) => {

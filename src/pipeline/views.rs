@@ -58,8 +58,6 @@ impl Views {
             return Ok(false);
         }
         let snapshot = self.engine.snapshot()?;
-        let must_check_locks =
-            if mutated!(LockCheckAfterSnapshot) { self.fates.any_committed() } else { must_check_locks };
         let next = ReadView::new(newest.map_or(read_ts, |ts| ts.max(read_ts)), snapshot, must_check_locks);
         self.snapshots.lock().add(&next, now);
         let replaced = std::mem::replace(&mut *self.visible.lock(), next);

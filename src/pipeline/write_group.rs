@@ -79,7 +79,6 @@ impl WriteGroup {
         self.batches.clear();
         for member in self.members.drain(..) {
             member.reply.send_error(match member.kind {
-                _ if mutated!(UndeterminedAsConflict) => ErrorKind::InvalidArgument(reason.into()).into(),
                 kind if kind.commits() => undetermined(reason),
                 _ => closed.kind().clone().into(),
             });

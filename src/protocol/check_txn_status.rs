@@ -131,9 +131,6 @@ fn ttl_expired(txn: TxnId, ttl_ms: u64, current_ts: Timestamp) -> bool {
 }
 
 fn roll_back_primary(primary: &RowState, request: &CheckTxnStatus) -> Result<Step<TxnStatus>, StepError> {
-    if mutated!(StaleStatus) {
-        return Ok(Step::Done(TxnStatus::RolledBack));
-    }
     let request = Rollback { row: request.row.clone(), txn: request.txn };
     Ok(match rollback_by_resolver(primary, &request)? {
         Step::Apply(change, ()) => Step::Apply(change, TxnStatus::RolledBack),

@@ -53,16 +53,13 @@ pub fn gc_row(row: &RowState, request: &GcRequest) -> RowChange {
     change.gc_done.clone_from(&request.replaced_at);
     let is_removable_tombstone =
         |version: &&WriteRecord| version.value.is_none() && change.gc_done.contains(&version.commit_ts);
-    let deletion = row.write.as_ref().filter(|version| mutated!(GcTakesLiveVersion) || is_removable_tombstone(version));
+    let deletion = row.write.as_ref().filter(is_removable_tombstone);
     if let Some(deletion) = deletion {
         let deleted_at = deletion.commit_ts;
         if row.lock.is_some() {
             change.gc_done.retain(|ts| *ts != deleted_at);
         } else {
             change.preconditions = [lock_unchanged(row), Precondition::NoCommitAfter(deleted_at)].into();
-            if mutated!(GcTakesLiveVersion) {
-                change.preconditions.clear();
-            }
             change.write = CellChange::Delete;
         }
     }

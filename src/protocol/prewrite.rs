@@ -58,7 +58,7 @@ pub enum PrewriteResult {
 /// Locks the row for the transaction.
 pub fn prewrite(row: &RowState, request: &Prewrite) -> Result<Step<PrewriteResult>, StepError> {
     let txn = request.txn;
-    match recorded_status(row, txn).filter(|_| !mutated!(LatePrewriteAccepted)) {
+    match recorded_status(row, txn) {
         Some(TxnRecord::RolledBack) => return Err(StepError::AlreadyRolledBack),
         Some(TxnRecord::Committed(commit_ts)) => return Ok(Step::Done(PrewriteResult::Committed(commit_ts))),
         None => {}

@@ -62,9 +62,7 @@ pub fn rollback(row: &RowState, request: &Rollback) -> Result<Step<()>, StepErro
     change.preconditions.push(lock_unchanged(row));
     if row.txn_record.is_none() {
         change.preconditions.push(Precondition::NoTxnRecord(txn.start_ts));
-        if !mutated!(NoRollbackRecord) {
-            change.txn_record = CellChange::Put(TxnRecord::RolledBack);
-        }
+        change.txn_record = CellChange::Put(TxnRecord::RolledBack);
     }
     if let Some(own) = own {
         change.lock = CellChange::Delete;

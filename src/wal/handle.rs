@@ -106,11 +106,7 @@ impl<D: Disk> WalHandle<D> {
             files.unsynced.clone()
         };
         for (_, file) in &files {
-            let synced = match file.sync() {
-                Err(_) if mutated!(SyncErrorIgnored) => file.sync(),
-                synced => synced,
-            };
-            synced.map_err(|error| shared.record_failure(error))?;
+            file.sync().map_err(|error| shared.record_failure(error))?;
         }
         shared.advance_durable(written, files.last().map_or(0, |(number, _)| *number))
     }
@@ -202,8 +198,7 @@ impl<D: Disk> WalShared<D> {
     }
 
     pub(super) fn ensure_ok(&self) -> Result<(), WalError> {
-        let failure = self.failure.get().filter(|_| !mutated!(AppendsAfterFailure));
-        failure.map_or(Ok(()), |error| Err(WalError::Failed(Arc::clone(error))))
+        self.failure.get().map_or(Ok(()), |error| Err(WalError::Failed(Arc::clone(error))))
     }
 
     /// Keeps the first failure permanently, and returns it.
@@ -265,8 +260,6 @@ pub(super) fn create_segment<D: Disk>(disk: &D, number: u64) -> io::Result<D::Fi
     let file = disk.create(&segment::segment_file_name(number))?;
     segment::preallocate(&file, 0, 0)?;
     file.sync()?;
-    if !mutated!(SegmentDirNotSynced) {
-        disk.sync_directory()?;
-    }
+    disk.sync_directory()?;
     Ok(file)
 }

@@ -37,10 +37,6 @@ pub(super) fn quarantine<D: Disk>(disk: &D, recovered: &Recovered, loss: &DataLo
         copy(disk, &segment::segment_file_name(number), &to)?;
     }
     for number in names.segments.range((later, Bound::Unbounded)) {
-        if mutated!(LaterSegmentsNotQuarantined) {
-            disk.remove(&segment::segment_file_name(*number))?;
-            continue;
-        }
         disk.rename(&segment::segment_file_name(*number), &segment::quarantine_name(loss.fingerprint, *number))?;
     }
     Ok(disk.sync_directory()?)

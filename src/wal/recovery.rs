@@ -249,11 +249,7 @@ impl Recovered {
     ) -> Result<(), WalError> {
         let missing = self.last.saturating_add(1);
         let broken = self.segments.last().map(|link| (&link.header, link.end));
-        let mut beyond = if mutated!(FramesAfterBreakIgnored) {
-            TailScan::default()
-        } else {
-            scan_tail(disk, &self.names, broken, missing)?
-        };
+        let mut beyond = scan_tail(disk, &self.names, broken, missing)?;
         beyond.durable = beyond.durable.max(self.sync_record.map_or(0, |record| record.sequence));
         let cause = self.find_file_damage(disk)?;
         if is_damaged || cause.is_some() || beyond.durable >= missing {

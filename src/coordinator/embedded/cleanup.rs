@@ -65,12 +65,11 @@ fn clean_page(rows: &Rows, cleanup: &LockCleanup) -> Result<Page> {
     let limit = rows.batch_rows_max();
     let page = PageRequest { range: remaining, backwards: false, limit, cursor: None };
     let found = rows.engine().snapshot()?.scan_locks(&page)?;
-    let ends_here = mutated!(ShortPageEndsCleanup) && found.len() < limit;
     let last = found.last().map(|(row, _)| row.clone());
     let own: Vec<_> = found.into_iter().filter(|(_, lock)| lock.txn == *txn).collect();
     resolve_locks(rows, *txn, primary, &own, status, false)?;
     rows.metrics.cleanup_rows.add(own.len() as u64);
-    if let Some(last) = last.filter(|_| !mutated!(CleanupEndsEarly) && !ends_here) {
+    if let Some(last) = last {
         rows.pipeline.fates().cleaned_up_to(txn.start_ts, &last);
         crash_point!(CleanupForward if committed.is_some());
         crash_point!(CleanupBack if committed.is_none());

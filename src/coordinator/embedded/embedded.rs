@@ -143,9 +143,6 @@ impl Coordinator for EmbeddedCoordinator {
     }
 
     fn wait_durable(&self, read_ts: Timestamp, timer: &TxnTimer) -> Result<()> {
-        if mutated!(UndurableReadsAnswered) {
-            return Ok(());
-        }
         self.pipeline.sync().wait_durable_timed(read_ts, timer)
     }
 
@@ -241,9 +238,9 @@ impl Coordinator for EmbeddedCoordinator {
 
     fn may_read_primaries(&self) -> bool {
         let fates = self.pipeline.fates();
-        let of_earlier_incarnations = fates.may_have_orphans() && !mutated!(DropLeavesOrphans);
+        let of_earlier_incarnations = fates.may_have_orphans();
         let of_this_one = fates.any_committed() || fates.pending_cleanups() > 0;
-        of_earlier_incarnations || (of_this_one && !mutated!(DropLeavesCleanups))
+        of_earlier_incarnations || of_this_one
     }
 
     fn is_below_gc_horizon(&self, ts: Timestamp) -> Result<bool> {

@@ -37,7 +37,6 @@ impl Gc {
     pub fn page(&mut self, rows: &Rows, history: &History) -> Result<()> {
         let (after, horizon) = match self.cursor.take() {
             Some((after, horizon)) => (Some(after), horizon),
-            None if mutated!(GcTooEarly) => (None, rows.pipeline.views().visible().read_ts),
             None => (None, history.advance_gc_horizon()?),
         };
         let entries = rows.engine().gc_candidates(after.as_ref(), horizon, PAGE_ROWS)?;

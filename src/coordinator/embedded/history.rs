@@ -95,9 +95,7 @@ impl History {
         let next = Retention { oldest_ts: self.gc_horizon_max(), ..retention };
         let engine = self.pipeline.engine();
         if next.oldest_ts > retention.oldest_ts && !engine.gc_candidates(None, next.oldest_ts, 1)?.is_empty() {
-            if !mutated!(HistoryFloorNotPersisted) {
-                Retention::store(Some(next), engine).map_err(|error| self.pipeline.failure().poison(error.into()))?;
-            }
+            Retention::store(Some(next), engine).map_err(|error| self.pipeline.failure().poison(error.into()))?;
             crash_point!(HistoryFloorRaised);
             *kept.retention.lock() = next;
             return Ok(next.oldest_ts);
@@ -118,7 +116,6 @@ impl History {
         }
         let retention = self.kept.as_ref().map(|kept| kept.retention.lock());
         check_within_retention(at, retention.as_ref().map(|retention| retention.oldest_ts))?;
-        let retention = retention.filter(|_| !mutated!(HistoryFloorRaisedEarly));
         let newest = pipeline.views().visible();
         drop(retention);
         let view = ReadView::new(at, Arc::clone(&newest.snapshot), newest.must_check_locks);

@@ -52,8 +52,4 @@ impl LockAuthority for PipelineAuthority {
         let closed = || Error::closed(self.0.failure().reason().unwrap_or(CLOSED_BY_USER));
         self.0.sync().wait_durable(ts).map_err(|_| closed())
     }
-
-    fn first_ts(&self) -> Timestamp {
-        self.0.fates().first_ts()
-    }
 }

@@ -29,9 +29,7 @@ use super::resolve_locks::release_locks;
 use super::rows::Rows;
 use crate::error::Result;
 use crate::pipeline::{Fate, SubmissionKind};
-use crate::protocol::{
-    CheckTxnStatus, OwnerLiveness, Resolve, Step, StepError, TxnStatus, check_txn_status, delete_txn_record, resolve,
-};
+use crate::protocol::{CheckTxnStatus, OwnerLiveness, Resolve, StepError, TxnStatus, check_txn_status, resolve};
 use crate::row::{Lock, RowKey};
 
 /// The result of resolving a lock.
@@ -65,10 +63,6 @@ pub fn resolve_lock(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<LockResolu
         },
     };
     crash_point!(ResolveStatusKnown);
-    let status = match status {
-        TxnStatus::Committed(ts) if mutated!(ForwardAtWrongTs) => TxnStatus::Committed(ts.next()),
-        status => status,
-    };
     apply_status(rows, row, lock, status)?;
     Ok(LockResolution::Resolved(status))
 }
@@ -78,9 +72,6 @@ pub fn resolve_lock(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<LockResolu
 fn status_of_orphan(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<Option<TxnStatus>> {
     let (primary, txn) = (lock.primary.clone(), lock.txn);
     crash_point!(ResolveBeforeRollback);
-    if mutated!(RollbackWithoutPrimary) {
-        return Ok(Some(TxnStatus::RolledBack));
-    }
     let request = CheckTxnStatus { row: primary.clone(), txn, liveness: OwnerLiveness::Ended };
     let checked =
         rows.run_step(&primary, txn.start_ts, SubmissionKind::NoCommit, |as_read| check_txn_status(as_read, &request))?;
@@ -104,10 +95,6 @@ fn apply_status(rows: &Rows, row: &RowKey, lock: &Lock, status: TxnStatus) -> Re
     let request = Resolve { row: row.clone(), txn, status, keep_old_version, on_shared_engine: false };
     let done = rows.run_step(row, txn.start_ts, kind, |as_read| resolve(as_read, &request))?;
     done.map_err(|error| step_error(row, error, txn.start_ts))?;
-    if mutated!(ResolveDropsStatus) {
-        let deleted = delete_txn_record(lock.primary.clone(), txn.start_ts);
-        rows.run_step(row, txn.start_ts, SubmissionKind::NoCommit, |_| Ok(Step::Apply(deleted.clone(), ())))?.ok();
-    }
     crash_point!(ResolveDone);
     match status {
         TxnStatus::Committed(_) => rows.metrics.locks_rolled_forward.add(1),

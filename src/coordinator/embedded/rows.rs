@@ -125,7 +125,7 @@ impl Rows {
             txn,
             commit_ts,
             keep_txn_record,
-            keep_old_version: self.keep_old_versions && !mutated!(ReplacedVersionNotKept),
+            keep_old_version: self.keep_old_versions,
             on_shared_engine: false,
         };
         let as_locked = RowState { lock: Some(lock.clone()), ..self.replaced(row, txn)? };

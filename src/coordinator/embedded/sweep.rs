@@ -60,8 +60,7 @@ impl Sweep {
             let page = PageRequest { range: &range, backwards: false, limit: PAGE_ROWS, cursor: None };
             let locks = rows.engine().snapshot()?.scan_locks(&page)?;
             resolved = resolve_orphans(rows, &locks)?;
-            let ends_here = mutated!(ShortPageEndsSweep) && locks.len() < PAGE_ROWS;
-            if let Some((row, _)) = locks.last().filter(|_| !ends_here) {
+            if let Some((row, _)) = locks.last() {
                 self.after_lock = Some(row.clone());
                 return Ok(SweepProgress { resolved, is_last: false });
             }

@@ -59,9 +59,6 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
     });
     let committed = prewritten.and_then(|()| primary_batch(rows, &this, &locks)).and_then(|changes| {
         let left = &locks[changes.len()..];
-        if mutated!(SecondariesFirst) && !left.is_empty() {
-            commit_secondaries(rows, &this, left, rows.pipeline.timestamps().next()?)?;
-        }
         Ok((commit_primary_batch(rows, &this, changes, left.is_empty(), attempt)?, left))
     });
     let (commit_ts, left) = match committed {

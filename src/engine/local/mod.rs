@@ -29,7 +29,7 @@ use super::{
 };
 use crate::codec::HistoryEntry;
 use crate::keys::{decode_history_key, history_key, keyspace_range, prefix_successor};
-use crate::row::{CellChange, KeyspaceId, RowChange, RowKey, RowState};
+use crate::row::{KeyspaceId, RowChange, RowKey, RowState};
 use crate::timestamp::Timestamp;
 
 /// An engine over the ordered store `S`: see the [module](self).
@@ -146,18 +146,6 @@ impl<S: Storage> Engine for LocalEngine<S> {
                 }
             };
             for change in changes {
-                if mutated!(SplitColumns) {
-                    let lock = change.lock.clone();
-                    cells.add_change(&RowChange { lock, ..RowChange::new(change.row.clone(), change.start_ts) });
-                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
-                }
-                if mutated!(ReplacedVersionDroppedEarly) {
-                    let deleted =
-                        change.data.iter().filter(|(ts, edit)| *ts != change.start_ts && *edit == CellChange::Delete);
-                    let data = deleted.cloned().collect();
-                    cells.add_change(&RowChange { data, ..RowChange::new(change.row.clone(), change.start_ts) });
-                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
-                }
                 cells.add_change(change);
             }
             if reads {

@@ -119,14 +119,9 @@ pub fn flush<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) ->
     let Some(ImmutableMemtable { memtable, last_sequence: end }) = immutable else {
         return shared.ensure_ok();
     };
-    if !mutated!(FlushesUnsynced) {
-        shared.sync()?;
-        // The flush may take long, and the segment that follows the flushed memtable's is new.
-        path.wal.write_sync_record(false).map_err(|error| shared.record_failure(wal_error(error)))?;
-    }
-    if mutated!(SegmentRemovedEarly) {
-        let _ = path.wal.remove_segments_upto(end);
-    }
+    shared.sync()?;
+    // The flush may take long, and the segment that follows the flushed memtable's is new.
+    path.wal.write_sync_record(false).map_err(|error| shared.record_failure(wal_error(error)))?;
     let written = write_memtable(shared, &memtable, end).and_then(|stripes| {
         shared.tables.sync()?;
         Ok((stripes, shared.tables.snapshot()?))
@@ -158,12 +153,12 @@ fn install_read_state<D: Disk, T: Storage>(
     let mut replaced = vec![std::mem::replace(read_state, Arc::clone(&newest))];
     let mut given = Vec::new();
     for (&sequence, open) in snapshots {
-        let read_state = match stripes.get(&sequence).filter(|_| !mutated!(StripesShowEnd)) {
+        let read_state = match stripes.get(&sequence) {
             Some(tables) => {
                 let (active, tables) = (Arc::clone(&shared.empty_memtable), Arc::clone(tables));
                 Arc::new(ReadState { active, immutable: None, tables, flushed_sequence: sequence })
             }
-            None if sequence >= end || mutated!(StripesShowEnd) => Arc::clone(&newest),
+            None if sequence >= end => Arc::clone(&newest),
             None => continue,
         };
         given.push((Arc::clone(&open.read_state), read_state));
@@ -219,14 +214,10 @@ fn write_stripe<D: Disk, T: Storage>(
         for (key, content) in memtable.changed_between(column, after, upto) {
             match content {
                 Some(content) => batch.put(column, key, content),
-                None if mutated!(TombstonesNotFlushed) => {}
                 None => batch.delete(column, key),
             }
             bytes += key.len() + content.map_or(0, <[u8]>::len);
             if bytes >= TABLE_BATCH_BYTES {
-                if mutated!(FlushedSequenceFirst) {
-                    batch.put(Column::Meta, FLUSHED_SEQUENCE_KEY, &end.to_be_bytes());
-                }
                 shared.tables.write(std::mem::replace(&mut batch, shared.tables.new_batch(TABLE_BATCH_BYTES)))?;
                 crash_point!(FlushBatch);
                 bytes = 0;

@@ -91,7 +91,7 @@ impl OpenIterator {
         };
         Arc::ptr_eq(self.cells.borrow_owner(), snapshot)
             && (self.column, self.backwards) == (column, backwards)
-            && (self.end == *far || mutated!(CursorKeepsEnd))
+            && self.end == *far
             && self.cells.with_dependent(|_, cells| starts_after(cells))
     }
 }

@@ -51,7 +51,7 @@ pub(in crate::store) fn purge_dropped(store: &Store) -> Result<()> {
         // Checked again, because a transaction may have committed after the first check and before
         // the drop. If it still has locks, it is in the table of fates, which this check reads.
         // After the drop no transaction can commit to the keyspace, so the result stays valid.
-        if coordinator.may_read_primaries() && !mutated!(DropCheckedOnce) {
+        if coordinator.may_read_primaries() {
             return Ok(());
         }
         crash_point!(KeyspaceDropped);

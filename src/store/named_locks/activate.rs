@@ -82,30 +82,18 @@ struct Activation<'a> {
 impl Activation<'_> {
     fn run(&self, waits: bool) -> Result<()> {
         let Self { locks, authority, grant, .. } = *self;
-        if mutated!(TokenBeforeDrain) {
-            grant.set_token(authority.token()?);
-        }
-        if mutated!(MinReadTsBeforeDrain) {
-            grant.set_min_read_ts(authority.visible_view().read_ts);
-        }
         let mut past = locks.manager.predecessors_of(grant);
         if past.has_in_flight {
             crash_point!(LockGrantEnded);
-            if !mutated!(NoDrainAfterEnd) {
-                authority.drain()?;
-            }
+            authority.drain()?;
             crash_point!(LockDrained);
             past = locks.manager.predecessors_of(grant);
         }
-        if !mutated!(MinReadTsBeforeDrain) {
-            grant.set_min_read_ts(authority.visible_view().read_ts);
-        }
-        if !mutated!(TokenBeforeDrain) {
-            grant.set_token(if mutated!(TokenReused) { authority.first_ts() } else { authority.token()? });
-        }
+        grant.set_min_read_ts(authority.visible_view().read_ts);
+        grant.set_token(authority.token()?);
         crash_point!(LockToken);
         self.replace_leases(&past)?;
-        if waits && !mutated!(GuardBeforeDurable) {
+        if waits {
             authority.wait_durable(past.unsynced_commit_ts)?;
         }
         if !past.is_empty() {
@@ -149,7 +137,7 @@ impl Activation<'_> {
             grant.set_expired_lease(ExpiredLease { token: over.token(), holder });
         }
         crash_point!(LockHandedOver if !past.leases.is_empty());
-        if !grant.has_lease() && (past.leases.is_empty() || mutated!(LeaseReturnedEarly)) {
+        if !grant.has_lease() && past.leases.is_empty() {
             return Ok(());
         }
         let removed: Vec<Timestamp> = past.leases.iter().map(|lease| lease.token()).collect();

@@ -114,7 +114,7 @@ impl Txn {
             let what = format!("lock {} has no token yet: its conversion is incomplete, call it again", grant.target());
             return Err(Error::invalid(what));
         }
-        if self.read_ts() < grant.min_read_ts() && !mutated!(FenceIgnoresMinReadTs) {
+        if self.read_ts() < grant.min_read_ts() {
             return Err(self.snapshot_before_grant_error(grant));
         }
         let durable = self.is_durable();

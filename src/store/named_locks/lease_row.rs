@@ -32,7 +32,7 @@ impl LeaseRow {
         Self {
             shared: grant.mode == LockMode::Shared,
             token: grant.token(),
-            since_ms: if mutated!(LeaseOnTimestamps) { grant.token().millis() } else { locks.env.unix_millis() },
+            since_ms: locks.env.unix_millis(),
             ttl_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
             pid: holder.pid,
             label: holder.application_name,

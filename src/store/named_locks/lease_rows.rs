@@ -59,9 +59,8 @@ impl<'a> LeaseRows<'a> {
         fence: Option<&Arc<Grant>>,
     ) -> Result<Timestamp> {
         let (catalog, key) = (self.store.inner.catalog.keyspace(), lock_key(name));
-        let durability = if mutated!(LeaseRowLater) { Durability::Buffered } else { Durability::Sync };
         retry_conflicts(|| {
-            let mut txn = self.store.begin_with(lease_txn_options().durability(durability))?;
+            let mut txn = self.store.begin_with(lease_txn_options().durability(Durability::Sync))?;
             if let Some(grant) = fence {
                 txn.buffer.add_fence(FenceCondition {
                     grant: Arc::clone(grant),

@@ -16,9 +16,6 @@ use crate::timestamp::Timestamp;
 /// Restores the leases of earlier incarnations. Must be called once, before the first request.
 pub(in crate::store) fn load_leases(store: &Store) -> Result<()> {
     let Some(locks) = &store.inner.locks else { return Ok(()) };
-    if mutated!(LeaseNotReadAtOpen) {
-        return Ok(());
-    }
     let rows = LeaseRows::new(store);
     if store.inner.engine.is_fresh_checkpoint() {
         // This store is a copy. The leases in its rows belong to the original store, and do not

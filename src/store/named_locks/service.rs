@@ -57,7 +57,7 @@ impl<'a> LockService<'a> {
         let Some(grant) = locks.manager.release_by_token(name, token, reason, locks.env.elapsed()) else {
             return locks.check_open().map(|()| false);
         };
-        if grant.has_lease_row() && !mutated!(LeaseReturnedEarly) {
+        if grant.has_lease_row() {
             self.lease_rows().remove(&[Arc::clone(&grant)])?;
             locks.manager.prune(name, authority.durable_ts());
         }

@@ -41,7 +41,7 @@ impl MergeCursor {
         range: RowRange,
     ) -> Self {
         let own = own.filter(|own| !own.is_empty());
-        let check_locks = view.must_check_locks && !mutated!(ReaderIgnoresLocks);
+        let check_locks = view.must_check_locks;
         let over = (check_locks || large_writes.is_some() || own.is_some()).then(|| {
             let locks = |are_read: bool| ColumnCursor::new(Column::Lock, are_read.then(|| range.clone()));
             Box::new(Overlay {
@@ -109,7 +109,7 @@ impl Overlay {
         let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
         let large_writes = self.large_writes.as_ref().map(|large_writes| (&mut self.large_locks, &*large_writes.view));
         for (cursor, of) in [(&mut self.locks, &*view.snapshot)].into_iter().chain(large_writes) {
-            if cursor.needs_page(next, backwards) && !(mutated!(TrailingLocksUnseen) && next.is_none()) {
+            if cursor.needs_page(next, backwards) {
                 rows.check_usable(view)?;
                 cursor.read_page(of, known, backwards)?;
             }

@@ -19,7 +19,6 @@ use crate::process::Process;
 use crate::read_view::ReadView;
 use crate::row::{Lock, LockType, RowKey, StoredValue, TxnId, WriteRecord};
 use crate::store::read::scanned_row::VisibleValue;
-use crate::timestamp::Timestamp;
 use crate::value::Value;
 
 /// What a lock means for a read of its row.
@@ -45,7 +44,7 @@ impl CellRead {
     #[inline]
     fn new(view: &ReadView, row: &RowKey, content: &[u8]) -> Self {
         match InlineWrite::decode_value(content) {
-            Some((commit_ts, value)) if commit_ts <= visible_up_to(view) => Self::Visible(value.into()),
+            Some((commit_ts, value)) if commit_ts <= view.read_ts => Self::Visible(value.into()),
             _ => decode_write(row.as_bytes(), content).map_or_else(Self::Corrupt, Self::Record),
         }
     }
@@ -103,13 +102,7 @@ impl RowReader {
 
     /// The value of a row at the view.
     pub fn read(&self, view: &ReadView, row: &RowKey) -> Result<Option<Value>> {
-        if mutated!(ReadsLatest) {
-            let newest = Arc::clone(&self.coordinator.begin()?.0.snapshot);
-            let newest = ReadView::new(Timestamp::MAX, newest, view.must_check_locks);
-            return newest.snapshot.write(row)?.map_or(Ok(None), |write| visible_version(&newest, row, write));
-        }
         if view.must_check_locks
-            && !mutated!(ReaderIgnoresLocks)
             && let Some(lock) = view.snapshot.lock(row)?
             && let LockEffect::Value(value) = self.value_under_lock(view, row, &lock)?
         {
@@ -122,8 +115,7 @@ impl RowReader {
 
     /// The values of several rows at the view.
     pub fn multi_read(&self, view: &ReadView, rows: &[&RowKey]) -> Result<Vec<Option<Value>>> {
-        let check_locks = view.must_check_locks && !mutated!(MultiGetIgnoresLocks);
-        if check_locks || mutated!(ReadsLatest) {
+        if view.must_check_locks {
             return rows.iter().map(|row| self.read(view, row)).collect();
         }
         let mut cells: Vec<CellRead> = rows.iter().map(|_| CellRead::Missing).collect();
@@ -171,10 +163,6 @@ impl RowReader {
     }
 }
 
-fn visible_up_to(view: &ReadView) -> Timestamp {
-    if mutated!(EqualTimestampNotSeen) { Timestamp::from_u64(view.read_ts.to_u64() - 1) } else { view.read_ts }
-}
-
 /// The value that a reader at the view sees, given the row's cell in the write column. Usually the
 /// cell itself contains the value.
 #[inline]
@@ -184,18 +172,15 @@ pub(in crate::store) fn visible_value_in_cell<'a>(
     content: &'a [u8],
 ) -> Result<Option<VisibleValue<'a>>> {
     match InlineWrite::decode_value(content) {
-        Some((commit_ts, value)) if commit_ts <= visible_up_to(view) => Ok(Some(VisibleValue::Lent(value))),
+        Some((commit_ts, value)) if commit_ts <= view.read_ts => Ok(Some(VisibleValue::Lent(value))),
         _ => Ok(visible_version(view, &decode_row_key(row)?, decode_write(row, content)?)?.map(VisibleValue::Owned)),
     }
 }
 
 /// The value that a reader at the view sees, given the row's newest version.
 pub(in crate::store) fn visible_version(view: &ReadView, row: &RowKey, newest: WriteRecord) -> Result<Option<Value>> {
-    let version = if newest.commit_ts <= visible_up_to(view) {
-        Some(newest)
-    } else {
-        view.snapshot.version_at(row, view.read_ts)?
-    };
+    let version =
+        if newest.commit_ts <= view.read_ts { Some(newest) } else { view.snapshot.version_at(row, view.read_ts)? };
     match version {
         Some(WriteRecord { txn, value: Some(value), .. }) => load_value(view, row, txn, value).map(Some),
         Some(WriteRecord { value: None, .. }) | None => Ok(None),

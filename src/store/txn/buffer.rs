@@ -91,7 +91,7 @@ impl TxnBuffer {
             return Ok(());
         }
         let entered = InFlightFences::new(&std::mem::take(&mut self.fences));
-        if let Some(lost) = entered.first_lost().filter(|_| !mutated!(FenceAtBegin)) {
+        if let Some(lost) = entered.first_lost() {
             return Err(ErrorKind::LockLost(Box::new(lost)).into());
         }
         entered.on_visible(Timestamp::ZERO);
@@ -261,17 +261,12 @@ impl TxnBuffer {
                 // The undone write is already in the store, as a lock, which stays. A lock-only
                 // write in the buffer overrides it. This adds no conflict, because the row is
                 // locked in any case.
-                (None, Some(locked)) if !mutated!(LargeUndoLost) && locked.write(row)?.is_some() => {
-                    Some(Mutation::LockOnly)
-                }
+                (None, Some(locked)) if locked.write(row)?.is_some() => Some(Mutation::LockOnly),
                 (before, _) => before.clone(),
             };
             restored.push((row.clone(), before));
         }
         self.savepoints.truncate(position + 1);
-        if mutated!(SavepointLeaks) {
-            return Ok(());
-        }
         for (row, before) in self.undo.drain(undo..) {
             self.undo_bytes -= size_of_undo(&row, before.as_ref());
         }

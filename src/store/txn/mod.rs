@@ -84,7 +84,7 @@ impl Txn {
         event!(TRACE, owner = %id.owner, start_ts = %id.start_ts, read_ts = %view.read_ts, label = options.label,
             "transaction started");
         Ok(Self {
-            buffer: TxnBuffer::new(id, if mutated!(ConflictOnStartTs) { id.start_ts } else { view.read_ts }),
+            buffer: TxnBuffer::new(id, view.read_ts),
             reader: store.inner.monitor.register_txn(view, id, options.label),
             id,
             options,

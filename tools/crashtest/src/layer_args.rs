@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use percolite::crashtest::Mutant;
+use percolite::mutants::Mutant;
 
 use crate::client_log::ClientLog;
 use crate::interrupt;

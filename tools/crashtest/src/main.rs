@@ -102,7 +102,7 @@ struct ReplayArgs {
     #[arg(long)]
     history: Option<PathBuf>,
     #[arg(long, hide = true, value_parser = mutant)]
-    mutant: Option<percolite::crashtest::Mutant>,
+    mutant: Option<percolite::mutants::Mutant>,
 }
 
 fn main() -> ExitCode {

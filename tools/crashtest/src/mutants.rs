@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
-use percolite::crashtest::Mutant;
+use percolite::mutants::Mutant;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::interrupt;
@@ -22,17 +22,17 @@ use crate::run_report::{MutantResult, MutantTrial, RunReport};
 
 /// The mutants of `quick`: one each for the simulation's embedded mode, its shared mode, the commit
 /// pipeline, durability, and recovery.
-pub const QUICK_MUTANTS: &[Mutant] = &[
-    Mutant::SkipConflictCheck,
-    Mutant::NoRollbackRecord,
-    Mutant::LockCheckAfterSnapshot,
-    Mutant::AcknowledgeBeforeSync,
-    Mutant::ResolveDropsStatus,
+pub const QUICK_MUTANTS: &[&str] = &[
+    "skip-conflict-check",
+    "no-rollback-record",
+    "lock-check-after-snapshot",
+    "acknowledge-before-sync",
+    "resolve-drops-status",
 ];
 
-/// Mutants that only unit tests of the library find. `AppendsAfterFailure` lets the log write after
-/// a failure, but no layer gets there: the storage above the log refuses first.
-pub const UNIT_TEST_ONLY: &[Mutant] = &[Mutant::AppendsAfterFailure];
+/// Mutants that only unit tests of the library find. `appends-after-failure` lets the log write
+/// after a failure, but no layer gets there: the storage above the log refuses first.
+pub const UNIT_TEST_ONLY: &[&str] = &["appends-after-failure"];
 
 /// The interval between two checks whether a process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -50,15 +50,22 @@ pub struct MutantsArgs {
     pub json: Option<PathBuf>,
 }
 
+/// The mutant with this name.
+///
+/// # Errors
+/// An unknown mutant.
+pub fn named(name: &str) -> anyhow::Result<Mutant> {
+    Mutant::from_name(name).with_context(|| format!("unknown mutant {name:?}"))
+}
+
 /// Runs the selected mutants, or all.
 ///
 /// # Errors
 /// An unknown mutant, a failure without a mutant, or a program that cannot be started.
 pub fn run(args: &MutantsArgs, on_result: &dyn Fn(&MutantResult)) -> anyhow::Result<RunReport> {
-    let named = |name: &String| Mutant::from_name(name).with_context(|| format!("unknown mutant {name:?}"));
-    let mut mutants = args.mutants.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut mutants = args.mutants.iter().map(|name| named(name)).collect::<anyhow::Result<Vec<_>>>()?;
     if mutants.is_empty() {
-        mutants = Mutant::ALL.iter().copied().filter(|mutant| !UNIT_TEST_ONLY.contains(mutant)).collect();
+        mutants = Mutant::all().filter(|mutant| !UNIT_TEST_ONLY.contains(&mutant.name())).collect();
     }
     let mut report = RunReport::start("mutants");
     for layer in Layer::ALL {

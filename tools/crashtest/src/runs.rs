@@ -68,8 +68,8 @@ pub fn quick(progress: &dyn Fn(&str)) -> anyhow::Result<RunReport> {
     }
     report.coverage_gaps = points::all_gaps(&report.layers)?;
     for mutant in mutants::QUICK_MUTANTS {
-        progress(mutant.name());
-        report.mutants.extend(mutants::try_one(*mutant, false)?);
+        progress(mutant);
+        report.mutants.extend(mutants::try_one(mutants::named(mutant)?, false)?);
     }
     Ok(report)
 }

@@ -4,17 +4,18 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use parking_lot::Mutex;
-use percolite::crashtest::Mutant;
 use percolite_crashtest::kill::{Config, run_case};
 use percolite_crashtest::layer_result::LayerResult;
+use percolite_crashtest::mutants;
 use percolite_crashtest::violation::Violation;
 
 /// One test at a time: a mutant is switched on for this whole process, which verifies all stores.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-fn run(case: &str, mutant: Option<Mutant>) -> LayerResult {
+fn run(case: &str, mutant: Option<&str>) -> LayerResult {
     let _alone = ONE_AT_A_TIME.lock();
     let program = env!("CARGO_BIN_EXE_percolite-crashtest").into();
+    let mutant = mutant.map(|name| mutants::named(name).unwrap());
     run_case(&Config { program, mutant, ..Config::new().unwrap() }, case).unwrap()
 }
 
@@ -34,7 +35,7 @@ fn a_killed_process_loses_no_acknowledged_commit() {
 #[test]
 fn detects_rollback_without_primary() {
     let case = |seed| {
-        run(&format!("kill:resolve.before-roll-forward/1/two-phase/sync/{seed}"), Some(Mutant::RollbackWithoutPrimary))
+        run(&format!("kill:resolve.before-roll-forward/1/two-phase/sync/{seed}"), Some("rollback-without-primary"))
     };
     let failed = (0..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
     assert!(failed.failures[0].replay.ends_with("--mutant rollback-without-primary"));
@@ -46,7 +47,7 @@ fn detects_rollback_without_primary() {
 
 #[test]
 fn detects_early_gc() {
-    let case = |seed| run(&format!("kill:gc.done/last/auto/sync/{seed}"), Some(Mutant::GcTooEarly));
+    let case = |seed| run(&format!("kill:gc.done/last/auto/sync/{seed}"), Some("gc-too-early"));
     let failed = (1..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
     // The checker, a transaction whose own reads disagree, or a changed historical state may show
     // the mistake.

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use percolite::crashtest::{Mutant, enable_mutant};
 use percolite::engine::Engine;
 use percolite::engine::directory::{DirectoryEngine, DirectoryOptions};
 use percolite::env::Env;
 use percolite::internal::coordinator::HistoryRetention;
+use percolite::mutants::{Mutant, enable_mutant};
 use percolite::{Durability, Error, Keyspace, Store, TxnOptions};
 use rustix::process::{Signal, set_parent_process_death_signal};
 

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context as _;
 use parking_lot::Mutex;
-use percolite::crashtest::{Mutant, enable_mutant};
+use percolite::mutants::{Mutant, enable_mutant};
 
 use crate::interrupt;
 use crate::layer_args::{LayerArgs, RunClock};

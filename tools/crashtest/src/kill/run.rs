@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use anyhow::Context as _;
-use percolite::crashtest::Mutant;
+use percolite::mutants::Mutant;
 
 use super::Config;
 use super::case::{Case, Protocol};

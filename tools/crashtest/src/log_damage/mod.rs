@@ -105,7 +105,7 @@ impl FromStr for Case {
 /// # Errors
 /// An invalid case, and errors of the harness.
 pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
-    percolite::crashtest::enable_mutant(args.mutant);
+    percolite::mutants::enable_mutant(args.mutant);
     let mut outcome = LayerResult::new(LAYER);
     let clock = args.clock();
     if let Some(case) = &args.case {

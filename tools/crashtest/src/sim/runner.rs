@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use anyhow::Context as _;
 use clap::Args;
 use parking_lot::Mutex;
-use percolite::crashtest::{CrashPoint, enable_mutant};
+use percolite::crashtest::CrashPoint;
+use percolite::mutants::enable_mutant;
 
 use super::{Mode, Scheduler, SimResult, TRANSACTIONS_MIN};
 use crate::history::Line;
