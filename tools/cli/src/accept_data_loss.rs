@@ -21,7 +21,7 @@ be the better way: this command drops every commit from the damage on. The damag
 kept in the directory, as wal/lost-*.")]
 pub struct Args {
     #[command(flatten)]
-    store: StoreDir,
+    pub store: StoreDir,
     /// The fingerprint of the loss, from the error of opening
     #[arg(value_name = "FINGERPRINT", value_parser = parse_fingerprint)]
     fingerprint: u64,

@@ -5,10 +5,14 @@
 //! up to three seconds after a process was killed, and by more after the clock was set back. While
 //! it is ahead, commits get timestamps later than the clock. So an absolute time selects an earlier
 //! state than the clock suggests, and a note says so.
+//!
+//! A local time that a clock change skips or repeats is an error that names both times meant.
 
 use std::time::SystemTime;
 
 use anyhow::Result;
+use jiff::civil::DateTime;
+use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Span, Zoned};
 use percolite::{Keyspace, Scan, Snapshot, Store, Timestamp, Txn, Value, Versions};
 
@@ -109,7 +113,8 @@ pub fn require_history(store: &Store) -> Result<()> {
     if store.stats().history_start_ts.is_some() {
         return Ok(());
     }
-    Err(Code::Failed.error("the store keeps no history; percolite retention STORE --set 7d starts it"))
+    let store = crate::open::store_argument();
+    Err(Code::Failed.error(format!("the store keeps no history; percolite retention {store} --set 7d starts it")))
 }
 
 impl PointInTime {
@@ -146,13 +151,30 @@ pub fn parse(text: &str) -> Result<PointInTime, String> {
         return Ok(PointInTime::Ago(ago.abs()));
     }
     let at = text.parse::<Timestamp>().map_err(|err| format!("not a relative time (5m, 2h, 3d), and an {err}"))?;
+    reject_ambiguous(text, &TimeZone::system())?;
     // Before a dot a timestamp has only digits, its milliseconds. A time has other characters, too.
     let is_timestamp = text.split_once('.').is_some_and(|(millis, _)| millis.bytes().all(|byte| byte.is_ascii_digit()));
     Ok(if is_timestamp { PointInTime::Timestamp(at) } else { PointInTime::Time(at) })
 }
 
+/// An error if this is a local time that does not exist in the time zone, or exists twice.
+fn reject_ambiguous(text: &str, zone: &TimeZone) -> Result<(), String> {
+    // A date alone means the start of the day, which is always one moment.
+    let has_time = text.contains(':') || text.contains(['T', 't']);
+    let is_local = has_time && text.parse::<jiff::Timestamp>().is_err();
+    let Some(time) = text.parse::<DateTime>().ok().filter(|_| is_local) else { return Ok(()) };
+    let (happens, before, after) = match zone.to_ambiguous_timestamp(time).offset() {
+        AmbiguousOffset::Unambiguous { .. } => return Ok(()),
+        AmbiguousOffset::Gap { before, after } => ("never: the clock was set forward over it", before, after),
+        AmbiguousOffset::Fold { before, after } => ("twice: the clock was set back", before, after),
+    };
+    Err(format!("this local time is there {happens}; say which is meant: {time}{before} or {time}{after}"))
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
     use proptest::prelude::*;
 
     use super::*;
@@ -200,5 +222,30 @@ mod tests {
         for wrong in ["", "yesterday", "5", "12:00", "2023-13-01", "1700000000000", "-"] {
             assert!(parse(wrong).is_err(), "{wrong:?} is read as {:?}", parse(wrong));
         }
+    }
+
+    #[test]
+    fn skipped_and_repeated_local_times_are_refused_and_the_advice_works() {
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        for (text, why) in [
+            ("2026-03-29T02:30", "never: the clock was set forward"),
+            ("2026-10-25 02:30", "twice: the clock was set back"),
+        ] {
+            let err = reject_ambiguous(text, &zone).unwrap_err();
+            assert!(err.contains(why), "{err}");
+            let meant: Vec<_> = err.rsplit("meant: ").next().unwrap().split(" or ").map(timestamp).collect();
+            let [Some(first), Some(second)] = meant[..] else { panic!("{err}: {meant:?}") };
+            assert_eq!(first.millis().abs_diff(second.millis()), 3_600_000, "{err}");
+            reject_ambiguous(err.rsplit(" or ").next().unwrap(), &zone).unwrap();
+        }
+        for clear in
+            ["2026-03-29T01:59", "2026-03-29T03:00", "2026-10-25T02:30+01:00", "2026-10-25T02:30Z", "2026-10-25"]
+        {
+            reject_ambiguous(clear, &zone).unwrap();
+        }
+        // Where a day begins with a skipped hour, its date alone means its first moment.
+        let zone = TimeZone::posix("XXX3YYY,M10.3.0/0,M2.3.0/0").unwrap();
+        reject_ambiguous("2026-10-18", &zone).unwrap();
+        assert!(reject_ambiguous("2026-10-18T00:30", &zone).is_err());
     }
 }

@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use crate::Cli;
 use crate::output::{count, print_bytes, print_line};
+use crate::{Cli, words};
 
 /// The options of `completions`.
 #[derive(clap::Args)]
@@ -45,8 +45,7 @@ pub struct ManArgs {
 pub fn man(args: &ManArgs) -> Result<()> {
     let cannot = || format!("cannot write to {}", args.dir.display());
     std::fs::create_dir_all(&args.dir).with_context(cannot)?;
-    let mut all = Cli::command();
-    all.build();
+    let all = words::explain(Cli::command());
     let mut pages = vec![man_page(all.clone().display_name("percolite"))?];
     for command in visible_subcommands(&all) {
         pages.push(man_page(command.clone())?);

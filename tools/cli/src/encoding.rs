@@ -25,9 +25,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::exit::Code;
-
-/// The longest line or record that is read: room for the longest value in hex, and its key.
-pub const MAX_RECORD_BYTES: u64 = 80 << 20;
+use crate::json_text::{check_json, compact_json, is_json};
 
 /// In the encoding JSON, a value that is not JSON is written as this prefix and hex digits. No JSON
 /// text begins with the prefix.
@@ -274,21 +272,6 @@ fn as_json(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|text| is_json(text))
 }
 
-fn is_json(text: &str) -> bool {
-    check_json(text).is_ok()
-}
-
-/// Checks that the text is JSON. Rejects half of a surrogate pair, which `IgnoredAny` accepts but
-/// other programs do not. Half a pair is found only by decoding the strings. Decoding takes longer,
-/// so it is done only if the text may contain a surrogate.
-fn check_json(text: &str) -> serde_json::Result<()> {
-    serde_json::from_str::<serde::de::IgnoredAny>(text)?;
-    if text.contains("\\ud") || text.contains("\\uD") {
-        serde_json::from_str::<serde_json::Value>(text)?;
-    }
-    Ok(())
-}
-
 /// Decodes what the encoding JSON has written: hex digits after [`HEX_PREFIX`], else JSON, which is
 /// returned verbatim except for the whitespace around it.
 fn from_json_or_hex(bytes: &[u8]) -> Result<Vec<u8>> {
@@ -297,28 +280,8 @@ fn from_json_or_hex(bytes: &[u8]) -> Result<Vec<u8>> {
     }
     let invalid = |err: String| Code::Usage.error(format!("{:?} is not valid JSON: {err}", truncate(bytes)));
     let text = std::str::from_utf8(bytes).map_err(|err| invalid(err.to_string()))?;
-    check_json(text).map_err(|err| invalid(err.to_string()))?;
+    check_json(text).map_err(invalid)?;
     Ok(text.trim_ascii().as_bytes().to_vec())
-}
-
-/// JSON in one line. Text without tabs and line ends stays unchanged, except for the whitespace
-/// around it.
-fn compact_json(json: &str) -> Cow<'_, str> {
-    let is_separator = |byte: u8| matches!(byte, b'\t' | b'\n' | b'\r');
-    let trimmed = json.trim_ascii();
-    if !trimmed.bytes().any(is_separator) {
-        return trimmed.into();
-    }
-    let (mut quoted, mut escaped) = (false, false);
-    let is_kept = |c: &char| {
-        if quoted {
-            (quoted, escaped) = (escaped || *c != '"', !escaped && *c == '\\');
-            return true;
-        }
-        quoted = *c == '"';
-        !c.is_ascii_whitespace()
-    };
-    trimmed.chars().filter(is_kept).collect()
 }
 
 fn unicode_escape(c: char) -> String {

@@ -5,8 +5,8 @@
 //! depends on the kind of the error ([`exit`]). When the reader of the output stops reading, as
 //! `head` does, the program ends without a message.
 //!
-//! [`usage_error`] parses the command line, [`open`] opens stores, [`encoding`] reads and writes
-//! keys and values, [`output`], [`table`] and [`progress`] print.
+//! [`usage_error`] parses the command line, [`open`] opens stores, [`text_input`] reads text,
+//! [`encoding`] reads and writes keys and values, [`output`], [`table`] and [`progress`] print.
 
 mod accept_data_loss;
 mod at;
@@ -20,6 +20,7 @@ mod encoding;
 mod exit;
 mod get;
 mod interrupt;
+mod json_text;
 mod keyspaces;
 mod load;
 mod lock;
@@ -27,8 +28,10 @@ mod locks;
 mod new_dir;
 mod open;
 mod output;
+mod process;
 mod progress;
 mod put;
+mod quoting;
 mod range;
 mod repair;
 mod retention;
@@ -37,13 +40,16 @@ mod shell;
 mod stats;
 mod status_report;
 mod table;
+mod text_input;
 mod top;
 mod tuning;
 mod txn;
 mod usage_error;
 mod verify;
 mod versions;
+mod words;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -173,6 +179,19 @@ impl Command {
         format!("; percolite locks {} shows the holders", open::shell_quoted(&store.path))
     }
 
+    /// The directory of the command's store, for the error that another process has it open.
+    fn dir(&self) -> Option<&Path> {
+        match self {
+            Self::Restore(args) => Some(&args.store.path),
+            Self::Verify(args) => Some(&args.store.path),
+            Self::Repair(args) => Some(&args.from),
+            Self::AcceptDataLoss(args) => Some(&args.store.path),
+            Self::Top(args) => args.store.as_deref(),
+            Self::Demo(args) => args.dir.as_deref(),
+            _ => self.store().map(|store| store.path.as_path()),
+        }
+    }
+
     /// Whether the command changes the store and then prints a report of the change.
     fn changes(&self) -> bool {
         match self {
@@ -220,7 +239,8 @@ fn main() -> ExitCode {
         }
     };
     let (damage_advice, lock_advice) = (command.damage_advice(), command.lock_advice());
-    let changes = command.changes();
+    let (changes, dir) = (command.changes(), command.dir().map(Path::to_owned));
+    dir.as_deref().into_iter().for_each(open::set_store_dir);
     let mut exit_code = 0;
     let done = match command {
         Command::Get(args) => get::run(&args),
@@ -261,6 +281,7 @@ fn main() -> ExitCode {
                     damage_advice
                 }
                 Code::LockHeld => lock_advice,
+                Code::Busy => dir.as_deref().map(process::busy_note).unwrap_or_default(),
                 // The report is printed after the change is committed.
                 Code::Failed if err.is::<output::StdoutError>() && changes => CHANGED_NOTE.into(),
                 Code::Failed if err.is::<output::StdoutError>() => String::new(),
@@ -277,7 +298,8 @@ fn main() -> ExitCode {
 fn format_chain(err: &anyhow::Error) -> String {
     let mut message = String::new();
     for cause in err.chain() {
-        let text = cause.to_string().replace('\n', " ");
+        let library_text = cause.downcast_ref().map(open::without_library_advice);
+        let text = library_text.unwrap_or_else(|| cause.to_string()).replace('\n', " ");
         if message.is_empty() {
             message = text;
         } else if !message.contains(&text) {

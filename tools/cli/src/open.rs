@@ -1,6 +1,7 @@
 //! Opening a store, and the messages and advice when that fails.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -9,7 +10,9 @@ use percolite::{Builder, Error, ErrorKind, Keyspace, Store, StoreStatus};
 use crate::duration;
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
+use crate::process;
 use crate::progress::Progress;
+pub use crate::quoting::shell_quoted;
 use crate::tuning::Tuning;
 
 /// How often [`close_after_cleanup`] checks the background cleanup.
@@ -53,7 +56,7 @@ impl StoreDir {
     }
 
     /// Opens the store read-only, or reads the published status if another process has it open.
-    /// Prints no warning about accepted data losses.
+    /// Prints a warning if that process hangs, and none about accepted data losses.
     pub fn open_or_status(&self) -> Result<StoreOrStatus> {
         let err = match Store::builder().read_only(true).open(&self.path) {
             Ok(store) => return Ok(StoreOrStatus::Store(store)),
@@ -61,7 +64,12 @@ impl StoreDir {
             Err(err) => return Err(open_error(&self.path, err)),
         };
         match StoreStatus::read_from(&self.path)? {
-            Some(status) => Ok(StoreOrStatus::Status(Box::new(status))),
+            Some(status) => {
+                if let Some(hang) = process::hang_note(&self.path, &status) {
+                    eprintln!("warning: {hang}");
+                }
+                Ok(StoreOrStatus::Status(Box::new(status)))
+            }
             None => Err(Code::Busy.error(format!(
                 "{err}; it publishes no status (yet): a program does with \
                  Builder::status_file_interval(Duration::from_secs(1))"
@@ -141,15 +149,31 @@ pub fn warn_data_loss(store: Store) -> Store {
     store
 }
 
+/// The text of a library's error without its advice to call other functions of the library: the
+/// command line has its own advice.
+pub fn without_library_advice(err: &Error) -> String {
+    let text = err.to_string();
+    let own: Vec<&str> = text.split("; ").filter(|part| !is_library_advice(part)).collect();
+    if own.is_empty() { text } else { own.join("; ") }
+}
+
+fn is_library_advice(sentence: &str) -> bool {
+    sentence.contains("Builder::") || sentence.contains("Store::")
+}
+
 /// The error of an opening that failed, with advice for a damaged store.
 fn open_error(dir: &Path, err: Error) -> anyhow::Error {
+    let text = without_library_advice(&err);
     match err.kind() {
+        ErrorKind::UnrecognizedFormat(what) if what.contains("Builder::repair") => {
+            Code::NotAStore.error(format!("{text}; if this was a store: percolite repair {} NEW", shell_quoted(dir)))
+        }
         ErrorKind::Corruption(what) => {
             let ways = recovery_advice(dir);
             let accept = loss_fingerprint(what).map(|loss| {
                 format!(", or, without these commits: percolite accept-data-loss {} {loss}", shell_quoted(dir))
             });
-            Code::Corrupt.error(format!("{err}; it does not open; {ways}{}", accept.unwrap_or_default()))
+            Code::Corrupt.error(format!("{text}; it does not open; {ways}{}", accept.unwrap_or_default()))
         }
         _ => err.into(),
     }
@@ -165,10 +189,18 @@ pub fn recovery_advice(dir: &Path) -> String {
     format!("go back to a checkpoint or a dump, or else: percolite repair {} NEW", shell_quoted(dir))
 }
 
-/// A path, quoted for a shell where necessary.
-pub fn shell_quoted(dir: &Path) -> String {
-    let dir = dir.display().to_string();
-    shlex::try_quote(&dir).map_or_else(|_| dir.clone(), Into::into)
+/// The directory of the command's store, set once.
+static STORE_DIR: OnceLock<PathBuf> = OnceLock::new();
+
+/// Notes the directory of the command's store, for [`store_argument`].
+pub fn set_store_dir(dir: &Path) {
+    // The program runs one command.
+    let _ = STORE_DIR.set(dir.to_owned());
+}
+
+/// The command's store as an argument of a recommended command.
+pub fn store_argument() -> String {
+    STORE_DIR.get().map_or_else(|| "STORE".into(), |dir| shell_quoted(dir))
 }
 
 fn is_store(dir: &Path) -> bool {

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use percolite::{Keyspace, MAX_VALUE_BYTES, Txn};
@@ -15,6 +15,7 @@ use crate::encoding::{Encoding, EncodingArgs, Encodings};
 use crate::exit::Code;
 use crate::open::{self, StoreDir};
 use crate::output::{count, print_line};
+use crate::text_input::{TextStream, file_argument, input_name};
 use crate::tuning::Tuning;
 
 /// The command's options.
@@ -49,7 +50,8 @@ pub struct PutArgs {
     /// Keys, each followed by its value
     #[arg(required = true, value_name = "KEY VALUE", allow_negative_numbers = true)]
     pairs: Vec<OsString>,
-    /// Read the value of the only key from this file; - is standard input
+    /// Read the value of the only key from this file, - is standard input: its bytes; only
+    /// --value-encoding json reads it as text
     #[arg(long, value_name = "FILE")]
     value_file: Option<PathBuf>,
     #[command(flatten)]
@@ -80,20 +82,16 @@ pub fn put(txn: &mut Txn, keyspace: &Keyspace, rows: &[Row]) -> percolite::Resul
 }
 
 impl PutArgs {
+    pub fn reads_standard_input(&self) -> bool {
+        self.value_file.as_ref().is_some_and(|file| file.as_os_str() == "-")
+    }
+
     /// The rows; a key that is given twice is an error.
     pub fn rows(&self, encodings: Encodings) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         match (&self.value_file, self.pairs.as_slice()) {
             (Some(file), [key]) => {
-                let content = read_value_file(file)?;
-                // Encodings apply to arguments, so the content of the file is the value, byte for
-                // byte. The exception is the encoding JSON: the content is decoded like an
-                // argument, so that it is validated.
-                let value = match encodings.values {
-                    Encoding::Json => Encoding::Json.decode_arg(OsStr::from_bytes(&content))?,
-                    _ => content,
-                };
-                rows.push((encodings.keys.decode_arg(key)?, value));
+                rows.push((encodings.keys.decode_arg(key)?, read_value_file(file, encodings.values)?));
             }
             (Some(_), _) => {
                 return Err(Code::Usage.error("--value-file is for one key: put STORE KEYSPACE KEY --value-file FILE"));
@@ -120,20 +118,24 @@ impl PutArgs {
     }
 }
 
-fn read_value_file(file: &PathBuf) -> Result<Vec<u8>> {
-    let cannot = || format!("cannot read {}", file.display());
+/// The value in a file: its bytes, since encodings are for arguments. With the encoding JSON the
+/// file is text, and is checked and trimmed like an argument.
+fn read_value_file(file: &Path, encoding: Encoding) -> Result<Vec<u8>> {
+    let cannot = || format!("cannot read {}", input_name(file));
     let stream: Box<dyn Read> = if file.as_os_str() == "-" {
         Box::new(std::io::stdin().lock())
     } else {
         Box::new(File::open(file).with_context(cannot)?)
     };
+    let is_json = encoding == Encoding::Json;
+    let stream: Box<dyn Read> = if is_json { Box::new(TextStream::new(stream, file_argument(file))) } else { stream };
     let mut value = Vec::new();
     // The input may be endless, so reading stops one byte beyond the limit: enough to reject the
     // value.
     stream.take(MAX_VALUE_BYTES as u64 + 1).read_to_end(&mut value).with_context(cannot)?;
     if value.len() > MAX_VALUE_BYTES {
-        let message = format!("{} has more than {MAX_VALUE_BYTES} bytes, the limit of a value", file.display());
+        let message = format!("{} has more than {MAX_VALUE_BYTES} bytes, the limit of a value", input_name(file));
         return Err(Code::Failed.error(message));
     }
-    Ok(value)
+    if is_json { Encoding::Json.decode_arg(OsStr::from_bytes(&value)) } else { Ok(value) }
 }

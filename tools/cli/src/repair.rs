@@ -33,7 +33,7 @@ copied, which does not count as a loss.")]
 pub struct Args {
     /// The directory of the damaged store
     #[arg(value_name = "OLD")]
-    from: PathBuf,
+    pub from: PathBuf,
     /// The directory of the new store, which must not exist
     #[arg(value_name = "NEW")]
     to: PathBuf,

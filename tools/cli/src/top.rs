@@ -40,7 +40,7 @@ longest_lock_wait_s are about all.")]
 pub struct Args {
     /// The directory of a store that another process has open
     #[arg(value_name = "STORE")]
-    store: Option<PathBuf>,
+    pub store: Option<PathBuf>,
     /// Stop after this time; default: when the store is closed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,

@@ -9,11 +9,15 @@ use std::ffi::OsStr;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
+use crate::words;
+
 /// Parses the command line. `--help` and `--version` print and exit.
 pub fn parse<Cli: Parser>() -> Result<Cli, String> {
     Cli::try_parse().map_err(|err| match err.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::DisplayVersion => {
-            err.exit()
+        ErrorKind::DisplayVersion => err.exit(),
+        // The words of the page are explained only when it is displayed, which takes a while.
+        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            words::explain(Cli::command()).try_get_matches().map_or_else(|err| err.exit(), |_| err.exit())
         }
         _ => one_line(&err, &help_command::<Cli>(std::env::args_os().skip(1))),
     })

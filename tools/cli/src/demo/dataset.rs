@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, BufReader, Cursor};
+use std::io::{self, Cursor};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -15,6 +15,7 @@ use percolite::MAX_KEY_BYTES;
 use serde_json::{Map, Value};
 
 use super::parse::{BadRecord, Record, Records};
+use crate::text_input::file_argument;
 
 const ELEMENTS: &str = include_str!("../../data/elements.tsv");
 const DPKG_STATUS: &str = "/var/lib/dpkg/status";
@@ -57,7 +58,7 @@ pub struct Dataset {
 pub fn find(input: Option<&Path>, source: Option<SampleData>) -> Result<Dataset> {
     match (input, source) {
         (Some(path), _) if path == Path::new("-") => {
-            open("standard input".into(), None, Box::new(BufReader::new(io::stdin())), false)
+            open("standard input".into(), "", None, Box::new(io::stdin()), false)
         }
         (Some(path), _) => file(path),
         (None, Some(SampleData::Apt)) => apt(),
@@ -86,7 +87,7 @@ fn apt() -> Result<Dataset> {
         bail!("apt-cache dumpavail lists no packages");
     }
     let name = "the Debian package index (apt-cache dumpavail)".into();
-    open(name, Some(dump.stdout.len() as u64), Box::new(Cursor::new(dump.stdout)), false)
+    open(name, "", Some(dump.stdout.len() as u64), Box::new(Cursor::new(dump.stdout)), false)
 }
 
 fn file(path: &Path) -> Result<Dataset> {
@@ -98,16 +99,16 @@ fn file(path: &Path) -> Result<Dataset> {
     }
     let bytes = metadata.is_file().then_some(metadata.len());
     let json = path.extension().is_some_and(|extension| extension.to_string_lossy().contains("json"));
-    open(path.display().to_string(), bytes, Box::new(BufReader::new(file)), json)
+    open(path.display().to_string(), &file_argument(path), bytes, Box::new(file), json)
 }
 
 fn sample() -> Result<Dataset> {
     let name = "the chemical elements, a table that comes with the demo".into();
-    open(name, Some(ELEMENTS.len() as u64), Box::new(ELEMENTS.as_bytes()), false)
+    open(name, "", Some(ELEMENTS.len() as u64), Box::new(ELEMENTS.as_bytes()), false)
 }
 
-fn open(name: String, bytes: Option<u64>, text: Box<dyn io::BufRead>, json: bool) -> Result<Dataset> {
-    match Records::new(text, json).with_context(|| format!("cannot read {name}"))? {
+fn open(name: String, file_argument: &str, bytes: Option<u64>, text: Box<dyn io::Read>, json: bool) -> Result<Dataset> {
+    match Records::new(text, file_argument, json).with_context(|| format!("cannot read {name}"))? {
         Ok(records) => Ok(Dataset { name, notes: Vec::new(), bytes, records }),
         Err(bad) => Err(record_error(&bad, &name)),
     }

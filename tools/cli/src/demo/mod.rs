@@ -77,7 +77,7 @@ pub struct Args {
     /// Keep the store in this directory, which must be missing, empty, or of an earlier demo;
     /// default: a temporary one
     #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
+    pub dir: Option<PathBuf>,
     /// Keep the temporary directory
     #[arg(long)]
     keep: bool,

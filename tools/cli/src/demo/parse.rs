@@ -8,13 +8,13 @@
 //! Every record becomes a JSON object. A bad record is returned with its line number, and the
 //! caller may continue after it; an I/O error ends the reading.
 
-use std::io::{BufRead, Read as _};
+use std::io::{BufRead, BufReader, Read};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::{Map, Value};
 
-/// The longest line; the limit bounds the memory for a source without line ends.
-const MAX_LINE_BYTES: u64 = 16 << 20;
+use crate::json_text::{not_json, not_one_a_line};
+use crate::text_input::{Lines, TextStream};
 
 /// The fields of a Debian package that are kept.
 const PACKAGE_FIELDS: [&str; 11] = [
@@ -78,19 +78,21 @@ pub struct Records {
 
 impl Records {
     /// Detects the format from the first line; `json` means that the file name has a JSON
-    /// extension.
-    pub fn new(source: Box<dyn BufRead>, json: bool) -> Result<Result<Self, BadRecord>> {
-        let mut lines = LineReader { source, line: 0, bytes: 0, pushed_back: None };
+    /// extension. `file_argument` is that of [`crate::text_input::file_argument`].
+    pub fn new(source: Box<dyn Read>, file_argument: &str, json: bool) -> Result<Result<Self, BadRecord>> {
+        let mut text = BufReader::new(TextStream::new(source, file_argument.to_owned()));
+        let problem = not_one_a_line(text.fill_buf()?, file_argument);
+        let mut lines = LineReader { lines: Lines::new(Box::new(text)), pushed_back: None };
         let first = match lines.next_non_empty()? {
             Some(Ok(first)) => first,
             Some(Err(bad)) => return Ok(Err(bad)),
             None => String::new(),
         };
-        let bad = |reason: &str| Ok(Err(BadRecord { line: lines.line, reason: reason.into() }));
+        let bad = |reason: &str| Ok(Err(BadRecord { line: lines.number(), reason: reason.into() }));
         let start = first.trim_start();
-        let format = if json || start.is_empty() || start.starts_with('{') {
-            if start.starts_with('[') {
-                return bad("is a JSON array, not one object per line; to convert it: jq -c '.[]'");
+        let format = if json || start.is_empty() || start.starts_with(['{', '[']) {
+            if let Some(problem) = problem {
+                return bad(&format!("is no record: {problem}"));
             }
             Format::JsonLines
         } else if first.contains('\t') {
@@ -122,7 +124,7 @@ impl Records {
 
     /// The bytes read so far.
     pub fn bytes(&self) -> u64 {
-        self.lines.bytes
+        self.lines.lines.bytes
     }
 
     /// The next record, if there is one; it may be bad.
@@ -131,7 +133,7 @@ impl Records {
             Format::Debian => self.next_stanza(),
             Format::JsonLines | Format::Tsv(_) => {
                 let Some(text) = self.lines.next_non_empty()? else { return Ok(None) };
-                let line = self.lines.line;
+                let line = self.lines.number();
                 let fields = text.and_then(|text| self.fields(&text).map_err(|reason| BadRecord { line, reason }));
                 Ok(Some(fields.map(|fields| Record { line, fields })))
             }
@@ -149,12 +151,7 @@ impl Records {
         match serde_json::from_str(text) {
             Ok(Value::Object(fields)) => Ok(fields),
             Ok(_) => Err("is JSON, but not an object".into()),
-            Err(err) => {
-                // serde_json's line number is always 1 here, so it is left out.
-                let message = err.to_string();
-                let message = message.split(" at line ").next().unwrap_or_default();
-                Err(format!("is not JSON: {message} (column {})", err.column()))
-            }
+            Err(err) => Err(not_json(&err)),
         }
     }
 
@@ -164,7 +161,7 @@ impl Records {
         let mut first_line = None;
         let mut current_field: Option<String> = None;
         while let Some(text) = self.lines.next()? {
-            let line = self.lines.line;
+            let line = self.lines.number();
             let text = match text {
                 Ok(text) => text,
                 Err(err) => {
@@ -201,42 +198,25 @@ impl Records {
     }
 }
 
-/// Reads and counts lines.
+/// Reads lines, and the first one twice.
 struct LineReader {
-    source: Box<dyn BufRead>,
-    line: u64,
-    bytes: u64,
+    lines: Lines<Box<dyn BufRead>>,
     pushed_back: Option<String>,
 }
 
 impl LineReader {
+    /// The number of the line that was read last.
+    fn number(&self) -> u64 {
+        self.lines.number
+    }
+
     /// The next line without its end, if there is one; it is bad if it is not UTF-8.
     fn next(&mut self) -> Result<Option<Result<String, BadRecord>>> {
         if let Some(text) = self.pushed_back.take() {
             return Ok(Some(Ok(text)));
         }
-        let mut bytes = Vec::new();
-        let limited = &mut self.source.by_ref().take(MAX_LINE_BYTES);
-        let length = limited.read_until(b'\n', &mut bytes).context("cannot read the input")?;
-        if length == 0 {
-            return Ok(None);
-        }
-        self.line += 1;
-        self.bytes += length as u64;
-        if length as u64 == MAX_LINE_BYTES {
-            anyhow::bail!("line {} has more than {} bytes", self.line, indicatif::HumanCount(MAX_LINE_BYTES));
-        }
-        if bytes.last() == Some(&b'\n') {
-            bytes.pop();
-            if bytes.last() == Some(&b'\r') {
-                bytes.pop();
-            }
-        }
-        let text = String::from_utf8(bytes).map_err(|_| BadRecord { line: self.line, reason: "is not UTF-8".into() });
-        Ok(Some(text.map(|text| match text.strip_prefix('\u{feff}') {
-            Some(without_mark) if self.line == 1 => without_mark.to_owned(),
-            _ => text,
-        })))
+        let text = self.lines.next()?.map(|text| text.map(ToOwned::to_owned));
+        Ok(text.map(|text| text.map_err(|reason| BadRecord { line: self.number(), reason })))
     }
 
     /// The next line that is not empty.

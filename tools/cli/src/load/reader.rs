@@ -16,9 +16,12 @@ use anyhow::{Context as _, Result};
 use percolite::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use serde_json::value::RawValue;
 
-use crate::encoding::{Encoding, Encodings, JsonRow, MAX_RECORD_BYTES};
+use crate::encoding::{Encoding, Encodings, JsonRow};
 use crate::exit::Code;
 use crate::interrupt::{Interrupt, InterruptibleReader};
+use crate::json_text::{check_surrogates, is_array, not_json, not_one_a_line};
+use crate::output::count;
+use crate::text_input::{Lines, MAX_RECORD_BYTES, TextStream, check_utf_8, file_argument, input_name};
 
 /// A batch is sent when its keys and values have this many bytes.
 const BATCH_BYTES: usize = 4 << 20;
@@ -99,10 +102,6 @@ impl<R: Read> Read for CountingReader<R> {
     }
 }
 
-/// Some programs write this mark at the start of a UTF-8 file. It is skipped, or it would become
-/// part of the first key.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-
 /// Appended to the input, to detect an unclosed quote. The first line end ends the last record if
 /// the input does not end with a line end. The second line end belongs to a record only if a quote
 /// is open. So a record that extends to the end of the sentinel has an unclosed quote.
@@ -141,7 +140,7 @@ impl RecordReader {
     /// Opens the file, and detects its format.
     pub fn open(file: &Path, options: ReadOptions, interrupt: &Interrupt) -> Result<Self> {
         let bytes_read = Arc::<AtomicU64>::default();
-        let cannot = || format!("cannot read {}", file.display());
+        let cannot = || format!("cannot read {}", input_name(file));
         let (input, length): (Box<dyn Read + Send>, _) = if file.as_os_str() == "-" {
             // The length is known if standard input is redirected from a file.
             let length = io::stdin().as_fd().try_clone_to_owned().and_then(|input| File::from(input).metadata());
@@ -157,23 +156,22 @@ impl RecordReader {
                 (Box::new(InterruptibleReader::open(open, interrupt)), None)
             }
         };
-        let mut stream = Box::new(BufReader::with_capacity(1 << 18, CountingReader(input, Arc::clone(&bytes_read))));
+        let text = TextStream::new(CountingReader(input, Arc::clone(&bytes_read)), file_argument(file));
+        let mut stream = Box::new(BufReader::with_capacity(1 << 18, text));
         // The beginning is read before the store is opened, so that no store is created for an
         // unusable input.
         let beginning = stream.fill_buf();
         interrupt.check("nothing was loaded")?;
-        let mut beginning = beginning.with_context(cannot)?;
-        if beginning.starts_with(BYTE_ORDER_MARK) {
-            stream.consume(BYTE_ORDER_MARK.len());
-            beginning = stream.fill_buf().with_context(cannot)?;
-        }
-        let format = match options.format.or_else(|| format_by_extension(file)) {
+        let beginning = beginning.with_context(cannot)?;
+        let format = match options.format {
             Some(format) => format,
-            None => format_by_content(beginning),
+            None if is_array(beginning) => Format::Jsonl,
+            None => format_by_extension(file).unwrap_or_else(|| format_by_content(beginning)),
         };
-        if options.format.is_none() && is_array(beginning) {
-            let problem = "it is one JSON array, not one object per line; to convert it: jq -c '.[]'";
-            return Err(format_error(file, Format::Jsonl, problem));
+        if format == Format::Jsonl
+            && let Some(problem) = not_one_a_line(beginning, &file_argument(file))
+        {
+            return Err(format_error(file, format, &problem));
         }
         if options.key_field.is_some() && format != Format::Jsonl && !beginning.is_empty() {
             let problem = "--key-field is for JSON objects, the key of columns is the first one; \
@@ -266,68 +264,56 @@ fn format_by_extension(file: &Path) -> Option<Format> {
     }
 }
 
-/// Whether the text is a JSON array of objects or arrays; CSV and TSV do not begin like that.
-fn is_array(bytes: &[u8]) -> bool {
-    let mut visible = bytes.iter().filter(|byte| !byte.is_ascii_whitespace());
-    visible.next() == Some(&b'[') && matches!(visible.next(), Some(b'{' | b'['))
-}
-
 /// The format, detected from the first line that is not empty. A line that begins with a brace may
 /// be CSV or TSV, too.
 fn format_by_content(bytes: &[u8]) -> Format {
-    let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    let mut lines = bytes.split_inclusive(is_end);
     let first = lines.find(|line| !line.trim_ascii().is_empty()).unwrap_or_default();
     let is_object = || serde_json::from_slice::<serde::de::IgnoredAny>(first).is_ok();
     match first.trim_ascii_start().first() {
-        Some(b'{') if !first.contains(&b'\t') || !first.ends_with(b"\n") || is_object() => Format::Jsonl,
+        Some(b'{') if !first.contains(&b'\t') || !first.last().is_some_and(is_end) || is_object() => Format::Jsonl,
         _ if first.contains(&b'\t') => Format::Tsv,
         _ => Format::Csv,
     }
 }
 
 fn format_error(file: &Path, format: Format, problem: &str) -> anyhow::Error {
-    let name = if file.as_os_str() == "-" { "standard input".into() } else { file.display().to_string() };
-    Code::Usage.error(format!("{name} is read as {}: {problem}", format.name()))
+    Code::Usage.error(format!("{} is read as {}: {problem}", input_name(file), format.name()))
 }
 
 /// Reads JSON lines; false if the receiver is dropped.
-fn json_lines(
-    mut stream: Box<dyn BufRead + Send>,
-    options: &ReadOptions,
-    sender: &mut BatchSender<'_>,
-) -> Result<bool> {
-    let mut text = Vec::new();
-    for line in 1.. {
-        text.clear();
-        let length =
-            stream.by_ref().take(MAX_RECORD_BYTES).read_until(b'\n', &mut text).context("cannot read the input")?;
-        if length == 0 {
-            break;
-        }
-        if length as u64 == MAX_RECORD_BYTES {
-            anyhow::bail!("line {line} has more than {}", indicatif::HumanBytes(MAX_RECORD_BYTES));
-        }
-        if !text.trim_ascii().is_empty() && !sender.record(line, from_json(&text, options)) {
+fn json_lines(stream: Box<dyn BufRead + Send>, options: &ReadOptions, sender: &mut BatchSender<'_>) -> Result<bool> {
+    let mut lines = Lines::new(stream);
+    while let Some(text) = lines.next()? {
+        let pair = match text {
+            Ok(text) if text.trim_ascii().is_empty() => continue,
+            text => text.and_then(|text| from_json(text, options)),
+        };
+        if !sender.record(lines.number, pair) {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn from_json(text: &[u8], options: &ReadOptions) -> Result<Pair, String> {
+fn from_json(text: &str, options: &ReadOptions) -> Result<Pair, String> {
     let unusable = |err: anyhow::Error| format!("cannot be used: {err}");
+    let check = || check_surrogates(text).map_err(|err| format!("cannot be used: {err}"));
     let Some(name) = &options.key_field else {
-        let row: JsonRow<'_> = serde_json::from_slice(text).map_err(|err| not_a_row(text, &err))?;
+        let row: JsonRow<'_> = serde_json::from_str(text).map_err(|err| not_a_row(text, &err))?;
+        check()?;
         let value = row.value(options.encodings.values).ok_or_else(|| not_a_value(text))?;
         return Ok((options.encodings.keys.read_json(row.key).map_err(unusable)?, value.map_err(unusable)?));
     };
-    let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(text).map_err(|err| not_an_object(&err))?;
+    let fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|err| not_an_object(&err))?;
+    check()?;
     let key = fields.get(name).filter(|key| key.get() != "null");
     let key = key.ok_or_else(|| {
         let names: Vec<&str> = fields.keys().map(String::as_str).collect();
         format!("has no field {name:?}, only {}", names.join(", "))
     })?;
-    Ok((options.encodings.keys.read_json(key).map_err(unusable)?, text.trim_ascii().to_vec()))
+    Ok((options.encodings.keys.read_json(key).map_err(unusable)?, text.trim_ascii().into()))
 }
 
 /// Why a line is not a JSON object.
@@ -335,22 +321,20 @@ fn not_an_object(err: &serde_json::Error) -> String {
     if err.is_data() {
         return "is JSON, but not an object".into();
     }
-    let message = err.to_string();
-    // serde_json's line number is always 1 here, so it is left out.
-    format!("is not JSON: {} (column {})", message.split(" at line ").next().unwrap_or_default(), err.column())
+    not_json(err)
 }
 
 /// Why a line is not a row.
-fn not_a_row(text: &[u8], err: &serde_json::Error) -> String {
-    match serde_json::from_slice::<BTreeMap<String, &RawValue>>(text) {
+fn not_a_row(text: &str, err: &serde_json::Error) -> String {
+    match serde_json::from_str::<BTreeMap<String, &RawValue>>(text) {
         Err(err) => not_an_object(&err),
         Ok(_) if err.is_data() => not_a_value(text),
         Ok(_) => not_an_object(err),
     }
 }
 
-fn not_a_value(text: &[u8]) -> String {
-    let names = serde_json::from_slice::<BTreeMap<String, &RawValue>>(text).unwrap_or_default();
+fn not_a_value(text: &str) -> String {
+    let names = serde_json::from_str::<BTreeMap<String, &RawValue>>(text).unwrap_or_default();
     if names.contains_key("key") && (names.contains_key("text") || names.contains_key("hex")) {
         return "has a value in the encoding JSON: use --value-encoding json".into();
     }
@@ -410,7 +394,7 @@ fn columns(
         check_quotes(&record, reader.position())?;
         let pair = match (record.get(0), record.get(1), record.len()) {
             (Some(key), Some(value), 2) => from_columns(key, value, format, options.encodings),
-            (_, _, columns) => Err(format!("has {columns} columns, not a key and a value")),
+            (_, _, columns) => Err(format!("has {}, not a key and a value", count(columns as u64, "column"))),
         };
         if !sender.record(line, pair) {
             return Ok(false);
@@ -425,6 +409,7 @@ fn is_too_long(err: &csv::Error) -> bool {
 fn from_columns(key: &[u8], value: &[u8], format: Format, encodings: Encodings) -> Result<Pair, String> {
     use std::os::unix::ffi::OsStrExt as _;
     let decode = |encoding: Encoding, bytes: &[u8]| {
+        let bytes = check_utf_8(bytes)?.as_bytes();
         let decoded = if format == Format::Tsv {
             encoding.read_column(bytes)
         } else {

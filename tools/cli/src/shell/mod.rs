@@ -7,12 +7,12 @@ mod complete;
 mod session;
 mod statement;
 
-use std::io::{BufRead as _, IsTerminal as _, Read as _};
+use std::io::{BufReader, IsTerminal as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use percolite::Store;
 use reedline::{
     ColumnarMenu, DefaultPrompt, DefaultPromptSegment, Emacs, FileBackedHistory, KeyCode, KeyModifiers,
@@ -23,12 +23,13 @@ use signal_hook::iterator::{Handle, Signals};
 
 use self::complete::StatementCompleter;
 use self::session::{COMMITTING, Next, Session, TXN_OPEN};
-use crate::encoding::{EncodingArgs, MAX_RECORD_BYTES};
+use crate::encoding::EncodingArgs;
 use crate::exit::Code;
 use crate::format_chain;
 use crate::interrupt::Interrupt;
 use crate::open::{self, StoreDir};
 use crate::output::print_line;
+use crate::text_input::{Lines, TextStream};
 use crate::tuning::Tuning;
 
 const MAX_HISTORY_LINES: usize = 1000;
@@ -102,35 +103,24 @@ impl Session {
     }
 
     fn run_lines(&mut self) -> Result<()> {
-        let mut input = std::io::stdin().lock();
-        let mut line = String::new();
-        for number in 1.. {
-            line.clear();
-            let read =
-                input.by_ref().take(MAX_RECORD_BYTES).read_line(&mut line).context("cannot read standard input")?;
-            if read == 0 {
-                break;
-            }
-            if read as u64 == MAX_RECORD_BYTES {
-                let limit = indicatif::HumanBytes(MAX_RECORD_BYTES);
-                return Err(Code::Failed.error(format!("line {number} has more than {limit}; use load for many rows")));
-            }
-            match self.run_line(&line) {
+        let mut lines = Lines::new(BufReader::new(TextStream::new(std::io::stdin(), String::new())));
+        loop {
+            let line = match lines.next().context("standard input")? {
+                None => return Ok(()),
+                Some(Err(reason)) => bail!("line {} {reason}", lines.number),
+                Some(Ok(line)) => line,
+            };
+            match self.run_line(line) {
                 Ok(Next::Statement) => {}
-                Ok(Next::End) => break,
+                Ok(Next::End) => return Ok(()),
+                // A broken pipe is returned unchanged, so that the program recognizes it and ends
+                // without a message.
+                Err(err) if crate::is_broken_pipe(&err) => return Err(err),
                 Err(err) => {
-                    let code = Code::of(&err);
-                    // A broken pipe is returned unchanged, so that the program recognizes it and
-                    // ends without a message.
-                    return Err(if crate::is_broken_pipe(&err) {
-                        err
-                    } else {
-                        code.error(format!("line {number}: {}", format_chain(&err)))
-                    });
+                    return Err(Code::of(&err).error(format!("line {}: {}", lines.number, format_chain(&err))));
                 }
             }
         }
-        Ok(())
     }
 
     /// Starts a thread that ends the program on a signal, because a read from a pipe cannot be
@@ -158,12 +148,20 @@ impl Session {
             let prompt = if self.txn.is_some() { "percolite (transaction)" } else { "percolite" };
             let prompt = DefaultPrompt::new(DefaultPromptSegment::Basic(prompt.into()), DefaultPromptSegment::Empty);
             match editor.read_line(&prompt).context("cannot read the terminal")? {
-                Signal::Success(line) => match self.run_line(&line) {
-                    Ok(Next::Statement) => {}
-                    Ok(Next::End) => return Ok(()),
-                    Err(err) if crate::is_broken_pipe(&err) => return Err(err),
-                    Err(err) => eprintln!("error: {}", format_chain(&err)),
-                },
+                // Pasted text can have several lines.
+                Signal::Success(lines) => {
+                    for line in lines.split(['\n', '\r']) {
+                        match self.run_line(line) {
+                            Ok(Next::Statement) => {}
+                            Ok(Next::End) => return Ok(()),
+                            Err(err) if crate::is_broken_pipe(&err) => return Err(err),
+                            Err(err) => {
+                                eprintln!("error: {}", format_chain(&err));
+                                break;
+                            }
+                        }
+                    }
+                }
                 Signal::CtrlD => return Ok(()),
                 _ => {}
             }

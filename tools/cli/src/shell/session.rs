@@ -169,6 +169,9 @@ impl Session {
 
     fn put(&mut self, mut args: put::PutArgs) -> Result<()> {
         args.json |= self.json;
+        if args.reads_standard_input() {
+            return Err(Code::Usage.error("--value-file - is for the command line: here standard input has statements"));
+        }
         let rows = args.rows(args.encodings.or_default_from(self.encodings))?;
         let keyspace = self.keyspace(&args.keyspace)?;
         self.write(|txn| Ok(put::put(txn, &keyspace, &rows)?))?;

@@ -10,6 +10,9 @@ use tempfile::TempDir;
 
 pub struct Sandbox(pub TempDir);
 
+/// A name that a shell changes unless it is quoted.
+pub const STORE_TO_QUOTE: &str = "it's a \"$HOME\" store";
+
 impl Sandbox {
     /// The files of a store, in all of its directories, whose name passes the filter.
     pub fn files(&self, store: &str, filter: impl Fn(&str) -> bool) -> Vec<PathBuf> {
@@ -56,6 +59,15 @@ impl Sandbox {
 
     pub fn run(&self, line: &str) -> Ran {
         Ran::of(line, self.command(line).output().unwrap())
+    }
+
+    /// Runs a command line in a shell, in which `percolite` is the program, and `$S` is
+    /// [`STORE_TO_QUOTE`].
+    pub fn in_shell(&self, line: &str) -> Ran {
+        let script = format!("percolite() {{ '{}' \"$@\"; }}; {line}", env!("CARGO_BIN_EXE_percolite"));
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", &script]).current_dir(self.path()).env("HOME", self.path()).env("S", STORE_TO_QUOTE);
+        Ran::of(line, shell.stdin(Stdio::null()).output().unwrap())
     }
 
     pub fn with_input(&self, line: &str, input: impl AsRef<[u8]>) -> Ran {

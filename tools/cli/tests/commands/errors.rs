@@ -174,7 +174,7 @@ fn an_endless_value_or_statement_is_refused() {
             "head -c 40m /dev/zero > big && PERCOLITE put shop fruit k --value-file big",
             "big has more than 33554432 bytes",
         ),
-        ("head -c 100m /dev/zero | PERCOLITE shell shop", "line 1 has more than 80.00 MiB"),
+        ("yes | tr -d '\\n' | head -c 100m | PERCOLITE shell shop", "line 1 has more than 80.00 MiB"),
     ] {
         let run = script.replace("PERCOLITE", env!("CARGO_BIN_EXE_percolite"));
         let output = Command::new("sh").args(["-c", &run]).current_dir(sandbox.path()).output().unwrap();

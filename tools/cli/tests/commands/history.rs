@@ -7,7 +7,7 @@ use crate::common::Sandbox;
 #[test]
 fn past_states_can_be_read_with_history() {
     let sandbox = Sandbox::with_shop();
-    sandbox.run("get --at 1s shop fruit apple").fails(1, "keeps no history; percolite retention STORE --set 7d");
+    sandbox.run("get --at 1s shop fruit apple").fails(1, "keeps no history; percolite retention shop --set 7d");
     assert_eq!(sandbox.ok("retention shop"), "no history\n");
     let report = sandbox.ok("retention shop --set 7d");
     assert!(report.starts_with("history starts at "), "{report}");

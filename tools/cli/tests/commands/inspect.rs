@@ -159,7 +159,7 @@ fn a_store_that_does_not_open_names_the_remedy() {
     let sandbox = Sandbox::with_shop();
     let marker = fs::read(sandbox.path().join("shop/PERCOLITE")).unwrap();
     for (file, code, report) in [
-        ("PERCOLITE", 5, "if this was a store, repair it into a new one: percolite repair shop NEW"),
+        ("PERCOLITE", 5, "if this was a store: percolite repair shop NEW"),
         ("tables/CURRENT", 6, "or else: percolite repair shop NEW"),
     ] {
         sandbox.ok("dump --overwrite shop shop.dump");

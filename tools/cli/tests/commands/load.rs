@@ -42,7 +42,7 @@ fn the_format_is_detected_by_extension_or_content() {
 fn a_bad_record_fails_or_is_skipped_and_rows_are_counted() {
     let sandbox = Sandbox::with_shop();
     let input = "a,1\nb,2\nc\nd,4\n";
-    let ran = sandbox.with_input("load shop fruit --format csv", input).fails(1, "line 3 has 1 columns");
+    let ran = sandbox.with_input("load shop fruit --format csv", input).fails(1, "line 3 has 1 column, not");
     assert!(
         ran.err.contains("2 rows of the input (2 new, 0 replaced), and nothing after them; resume with --skip 2"),
         "{}",
@@ -102,9 +102,11 @@ fn an_unterminated_record_is_refused_with_its_line() {
     let ran = ran.fails(1, "the record that begins in line 2 has more than 80.00 MiB; is a quote not closed?");
     assert!(ran.err.contains("--skip 1"), "{}", ran.err);
     assert_eq!(sandbox.ok("get shop fruit kiwi"), "green\n");
-    let script = format!("head -c 100m /dev/zero | {} load shop fruit --format tsv", env!("CARGO_BIN_EXE_percolite"));
+    let script =
+        format!("yes | tr -d '\\n' | head -c 100m | {} load shop fruit --format tsv", env!("CARGO_BIN_EXE_percolite"));
     let output = Command::new("sh").args(["-c", &script]).current_dir(sandbox.path()).output().unwrap();
-    Ran::of("zeros", output).fails(1, "the record that begins in line 1 has more than 80.00 MiB; nothing was loaded");
+    Ran::of("one line", output)
+        .fails(1, "the record that begins in line 1 has more than 80.00 MiB; nothing was loaded");
 }
 
 #[test]

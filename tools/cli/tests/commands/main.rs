@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
+mod advice;
 mod backup;
 mod common;
 mod errors;
@@ -17,3 +18,5 @@ mod open_stores;
 mod orphans;
 mod rows;
 mod shell;
+mod text_input;
+mod trouble;

@@ -14,7 +14,7 @@ use super::*;
 fn read(format: Format, header: bool, input: impl Into<Vec<u8>>) -> (Vec<Pair>, Vec<u64>, Option<String>) {
     let options =
         ReadOptions { format: None, key_field: None, header, skip: 0, batch: 2, encodings: Encodings::default() };
-    let stream = Box::new(Cursor::new(input.into()));
+    let stream = Box::new(BufReader::new(TextStream::new(Cursor::new(input.into()), String::new())));
     let reader = RecordReader { stream, format, options, length: None, bytes_read: Arc::default() };
     let (sender, batches) = sync_channel(10_000);
     reader.send(&sender);

@@ -1,0 +1,125 @@
+//! Other processes: which of them has a store open, and whether it runs.
+//!
+//! The lock of a store's marker says that a process has the store open, not which one. Linux lists
+//! the locks of all processes in `/proc/locks`, by device and inode. There a process of another
+//! container has no id, and on some file systems the device is not that of the file. A process is
+//! named only if the device is the same, or if the process is seen to have the file open.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use percolite::StoreStatus;
+use rustix::fs::{major, minor};
+
+use crate::duration::human_duration;
+use crate::quoting::shell_quoted;
+
+/// A published status may be this much older than its interval: the background worker has other
+/// work, and rounds of half a second.
+const LATE_AFTER: Duration = Duration::from_secs(3);
+
+/// A process that has a store open.
+struct Holder {
+    pid: u32,
+    is_writer: bool,
+}
+
+/// What the system says of a process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Stopped,
+    WaitsForDisk,
+    /// It runs, or waits for something else; or it cannot be seen.
+    Other,
+}
+
+/// Which process has the busy store open, and what can be asked about it: to be appended to an
+/// error.
+pub fn busy_note(dir: &Path) -> String {
+    let holders = holders(dir);
+    let what = match holders.as_slice() {
+        [] => return "; which process has it open cannot be seen from here".into(),
+        [holder] if holder.is_writer => format!("{} has it open", describe(holder.pid)),
+        [holder] => format!("{} has it open read-only", describe(holder.pid)),
+        some => {
+            let each = some.iter().map(|holder| describe(holder.pid)).collect::<Vec<_>>();
+            format!("{} have it open read-only", each.join(", "))
+        }
+    };
+    let publishes = StoreStatus::read_from(dir)
+        .is_ok_and(|status| status.is_some_and(|status| holders.iter().any(|holder| holder.pid == status.pid)));
+    let ask =
+        if publishes { format!("; percolite top {} shows what it does", shell_quoted(dir)) } else { String::new() };
+    format!("; {what}{ask}")
+}
+
+/// Why the process that has published this status seems to hang, if it does.
+pub fn hang_note(dir: &Path, status: &StoreStatus) -> Option<String> {
+    // A process with this id is another one if it does not have the lock.
+    let is_holder = holders(dir).iter().any(|holder| holder.pid == status.pid);
+    let state = if is_holder { state(status.pid) } else { State::Other };
+    let pid = status.pid;
+    if state == State::Stopped {
+        return Some(format!("process {pid} is stopped, and everything that waits for it hangs: kill -CONT {pid}"));
+    }
+    let age = status.taken_at.elapsed().unwrap_or_default();
+    let interval = status.publish_interval?;
+    (age > interval.saturating_add(LATE_AFTER)).then(|| {
+        let why = if state == State::WaitsForDisk { "it waits for its disk" } else { "it, or its disk, hangs" };
+        let (age, interval) = (human_duration(age), human_duration(interval));
+        format!("process {pid} has published no status for {age}, instead of every {interval}: {why}")
+    })
+}
+
+/// The process with its name and, if it does not run, why.
+fn describe(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = match name.trim_end() {
+        "" => String::new(),
+        name => format!(" ({})", name.escape_debug()),
+    };
+    let state = if state(pid) == State::Stopped { ", which is stopped," } else { "" };
+    format!("process {pid}{name}{state}")
+}
+
+fn state(pid: u32) -> State {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in brackets, may have brackets itself.
+    match stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next()) {
+        Some('T' | 't') => State::Stopped,
+        Some('D') => State::WaitsForDisk,
+        _ => State::Other,
+    }
+}
+
+/// The processes that have the marker locked, as far as they can be seen.
+fn holders(dir: &Path) -> Vec<Holder> {
+    let Ok(marker) = fs::metadata(dir.join("PERCOLITE")) else { return Vec::new() };
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let mut holders: Vec<Holder> = locks.lines().filter_map(|line| holder(line, &marker)).collect();
+    holders.sort_by_key(|holder| holder.pid);
+    holders.dedup_by_key(|holder| holder.pid);
+    holders
+}
+
+/// The holder in a line of `/proc/locks`, such as `1: FLOCK  ADVISORY  WRITE 2087 fe:00:131 0 EOF`;
+/// `None` if it has another file, or if the line is of a lock that is waited for.
+fn holder(line: &str, marker: &Metadata) -> Option<Holder> {
+    let mut words = line.split_whitespace().skip(1);
+    let kind = words.next().filter(|kind| *kind == "FLOCK");
+    kind.and_then(|_| words.next())?;
+    let is_writer = words.next()? == "WRITE";
+    let pid = words.next()?.parse().ok().filter(|pid| *pid > 0)?;
+    let (device, inode) = words.next()?.rsplit_once(':')?;
+    let is_same_device = device == format!("{:02x}:{:02x}", major(marker.dev()), minor(marker.dev()));
+    (inode.parse() == Ok(marker.ino()) && (is_same_device || has_open(pid, marker)))
+        .then_some(Holder { pid, is_writer })
+}
+
+fn has_open(pid: u32, file: &Metadata) -> bool {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|open| fs::metadata(open.path()).ok())
+        .any(|open| (open.dev(), open.ino()) == (file.dev(), file.ino()))
+}
