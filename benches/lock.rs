@@ -79,6 +79,34 @@ fn uncontended(criterion: &mut Criterion) {
     }
 }
 
+/// The error of a request that does not wait, beside tasks that wait for the lock.
+#[cfg(feature = "tokio")]
+fn refused(criterion: &mut Criterion) {
+    use std::future::Future as _;
+    use std::task::{Context, Waker};
+
+    let dir = tempfile::tempdir().unwrap();
+    let store = percolite::AsyncStore::from(open(&dir, Durability::Buffered));
+    let mut group = criterion.benchmark_group("lock/refused");
+    for waiters in [1, 16_000] {
+        let held = store.store().lock("held").unwrap();
+        let waits = || Box::pin(store.lock_with("held", LockOptions::exclusive().wait(LockWaitPolicy::Forever)));
+        let mut waiting: Vec<_> = (0..waiters).map(|_| waits()).collect();
+        for request in &mut waiting {
+            assert!(request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        group.bench_function(format!("waiters-{waiters}"), |bencher| {
+            let options = || LockOptions::exclusive().wait(LockWaitPolicy::NoWait);
+            bencher.iter(|| store.store().lock_with("held", options()).unwrap_err());
+        });
+        drop(waiting);
+        drop(held);
+    }
+}
+
+#[cfg(not(feature = "tokio"))]
+fn refused(_: &mut Criterion) {}
+
 fn hand_over(criterion: &mut Criterion) {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir, Durability::Buffered);
@@ -209,7 +237,7 @@ fn opening(criterion: &mut Criterion) {
 criterion_group! {
     name = micro;
     config = common::micro();
-    targets = uncontended
+    targets = uncontended, refused
 }
 criterion_group! {
     name = concurrent;

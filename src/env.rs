@@ -25,6 +25,11 @@ pub trait Env: Send + Sync {
     fn unix_millis(&self) -> u64;
     /// Monotonic time since some fixed moment.
     fn elapsed(&self) -> Duration;
+    /// The monotonic clock of the machine, which all of its processes share; `None` if there is
+    /// none. It must not run ahead of [`Env::elapsed`] in any process of the machine.
+    fn boot_clock(&self) -> Option<BootClock> {
+        None
+    }
     /// 64 random bits.
     fn random(&self) -> u64;
     /// Blocks for about this long.
@@ -41,6 +46,16 @@ pub trait Env: Send + Sync {
     }
     /// Runs `work` on a new thread; the handle joins it.
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>>;
+}
+
+/// A reading of [`Env::boot_clock`]. Readings with the same `boot` can be compared, even if they
+/// were made by different processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BootClock {
+    /// Identifies the clock: it changes when the machine restarts. Not zero.
+    pub boot: u64,
+    /// Monotonic time since some moment that is the same for all processes.
+    pub elapsed: Duration,
 }
 
 /// Blocks and wakes one thread.
@@ -90,6 +105,14 @@ impl Env for SystemEnv {
         self.began.elapsed()
     }
 
+    #[cfg(target_os = "linux")]
+    fn boot_clock(&self) -> Option<BootClock> {
+        // The clock behind `Instant`, too.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let elapsed = Duration::new(u64::try_from(now.tv_sec).ok()?, u32::try_from(now.tv_nsec).ok()?);
+        Some(BootClock { boot: boot_number()?, elapsed })
+    }
+
     fn random(&self) -> u64 {
         rand::random()
     }
@@ -118,6 +141,21 @@ impl Env for SystemEnv {
         let thread = std::thread::Builder::new().name(name.into()).spawn(work)?;
         Ok(Box::new(SystemJoinHandle(thread)))
     }
+}
+
+/// A number of this start of the machine, from the kernel's random id. A time namespace has a
+/// monotonic clock of its own, so the namespace's number is part of it.
+#[cfg(target_os = "linux")]
+fn boot_number() -> Option<u64> {
+    static BOOT: std::sync::OnceLock<Option<u64>> = std::sync::OnceLock::new();
+    *BOOT.get_or_init(|| {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().replace('-', "");
+        let id = u128::from_str_radix(&id, 16).ok()?;
+        let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+        let digits: String = namespace.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+        let [high, low] = [id >> 64, id & u128::from(u64::MAX)].map(|half| u64::try_from(half).unwrap_or_default());
+        Some(high ^ low ^ digits.parse::<u64>().unwrap_or_default()).filter(|number| *number != 0)
+    })
 }
 
 #[derive(Debug)]

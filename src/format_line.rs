@@ -13,7 +13,7 @@ pub const FORMAT: u32 = 1;
 
 /// The name of the development format. It is changed with every change of the format until 0.1.0 is
 /// released.
-pub const BUILD_TAG: &str = "0.1.0-dev.3";
+pub const BUILD_TAG: &str = "0.1.0-dev.4";
 
 const BUILD: &str = "build ";
 const TAG_MAX_BYTES: usize = 32;

@@ -203,10 +203,12 @@ impl AsyncLockGuard {
         let waiter = Waiter::of_task();
         let _watch = WatchGuard { guard: &self.guard, waiter: &waiter };
         self.guard.watch(&waiter);
-        while self.guard.is_held() {
+        loop {
+            // `rearm` clears the last notification, so it comes before the look: an end after the
+            // look notifies the waiter again.
             waiter.rearm();
             if !self.guard.is_held() {
-                break;
+                return;
             }
             let left = self.guard.until_it_may_be_lost();
             notified_timeout(&waiter, Some(left).filter(|left| *left < Duration::MAX)).await;
@@ -221,7 +223,7 @@ impl AsyncLockGuard {
         option_ranges::LOCK_LEASE.check(lease.as_nanos())?;
         let (store, grant) = (self.guard.store()?, Arc::clone(self.guard.grant()));
         let locks = Arc::clone(self.guard.locks());
-        run_blocking(move || locks.renew_lease(LeaseRows::new(&store), &grant, Some(lease))).await?
+        run_blocking(move || locks.renew_lease(LeaseRows::new(&store), &grant, lease)).await?
     }
 
     /// [`LockGuard::upgrade`]. If the future is dropped during the wait, the guard keeps its shared

@@ -63,13 +63,14 @@ impl LockManager {
         grant.watchers().iter().for_each(|watcher| watcher.notify());
     }
 
-    /// Restores leases of an earlier incarnation. Of leases that exclude each other, only the one
-    /// with the greatest token is granted.
+    /// Restores leases of an earlier incarnation. Those that have expired by `now` are ended, so
+    /// that their rows are removed. Of leases that exclude each other, only the one with the
+    /// greatest token is granted.
     pub fn restore_leases(
         &self,
         name: &str,
         mut leases: Vec<(LockMode, Requester, Lease, Timestamp)>,
-        min_read_ts: Timestamp,
+        (min_read_ts, now): (Timestamp, Duration),
     ) {
         leases.sort_by_key(|(_, _, _, token)| std::cmp::Reverse(*token));
         let name: Arc<str> = name.into();
@@ -82,10 +83,11 @@ impl LockManager {
             grant.set_min_read_ts(min_read_ts);
             grant.set_lease_row(true);
             grant.set_ready();
-            if entry.queue.would_grant(mode) && entry.queue.request(id, mode, Arc::clone(&grant)) {
+            let is_valid = !grant.is_lease_expired(now);
+            if is_valid && entry.queue.would_grant(mode) && entry.queue.request(id, mode, Arc::clone(&grant)) {
                 entry.granted(&grant);
             } else {
-                // A lease with a greater token excludes this one.
+                // It has expired, or a lease with a greater token excludes it.
                 grant.end(LockLostReason::Expired);
                 entry.add_ended(grant);
             }

@@ -154,7 +154,7 @@ impl LockManager {
                 return None;
             }
             let queue = shard.get(&grant.name).map(|entry| &entry.queue);
-            let ahead = queue.map_or(0, |queue| queue.waiting().take_while(|request| request.id < grant.id).count());
+            let ahead = queue.map_or(0, |queue| queue.waiting_before(grant.id));
             Self::remove_in(shard, grant, LockLostReason::Released, wakes);
             Some(ahead)
         })

@@ -75,6 +75,9 @@ pub struct LockQueue<T> {
 struct WaitQueue<T> {
     /// In the order of arrival.
     queue: VecDeque<QueuedRequest<T>>,
+    /// The number of shared requests before the first request of `queue` that is not shared. A
+    /// request is counted once in its life, so keeping the number costs no more than the requests.
+    leading_shared: usize,
     /// The id of the shared grant that waits to become exclusive, and its value after the
     /// conversion.
     converting: Option<(u64, T)>,
@@ -94,7 +97,36 @@ impl<T> Default for LockQueue<T> {
 
 impl<T> Default for WaitQueue<T> {
     fn default() -> Self {
-        Self { queue: VecDeque::new(), converting: None }
+        Self { queue: VecDeque::new(), leading_shared: 0, converting: None }
+    }
+}
+
+impl<T> WaitQueue<T> {
+    fn push(&mut self, request: QueuedRequest<T>) {
+        self.queue.push_back(request);
+        self.count_leading_shared();
+    }
+
+    fn remove(&mut self, at: usize) -> Option<QueuedRequest<T>> {
+        let request = self.queue.remove(at)?;
+        self.leading_shared -= usize::from(at < self.leading_shared);
+        self.count_leading_shared();
+        Some(request)
+    }
+
+    /// Removes all shared requests, also those behind others.
+    fn take_shared(&mut self) -> VecDeque<QueuedRequest<T>> {
+        let all = std::mem::take(&mut self.queue);
+        let (shared, left) = all.into_iter().partition(|request| request.mode == LockMode::Shared);
+        (self.queue, self.leading_shared) = (left, 0);
+        shared
+    }
+
+    fn count_leading_shared(&mut self) {
+        let is_shared = |at: usize| self.queue.get(at).is_some_and(|request| request.mode == LockMode::Shared);
+        while is_shared(self.leading_shared) {
+            self.leading_shared += 1;
+        }
     }
 }
 
@@ -144,6 +176,19 @@ impl<T: Clone> LockQueue<T> {
         queue.get(queue.binary_search_by_key(&id, |request| request.id).ok()?)
     }
 
+    /// The number of waiting requests that wait for nothing ahead of them in the queue, but for the
+    /// grants or for the conversion: the shared requests at the front, or else the first request.
+    pub fn front_count(&self) -> usize {
+        let front = |waits: &WaitQueue<T>| waits.leading_shared.max(usize::from(!waits.queue.is_empty()));
+        self.wait_queue.as_deref().map_or(0, front)
+    }
+
+    /// The number of waiting requests that arrived before the request `id`.
+    pub fn waiting_before(&self, id: u64) -> usize {
+        let place = |waits: &WaitQueue<T>| waits.queue.partition_point(|request| request.id < id);
+        self.wait_queue.as_deref().map_or(0, place)
+    }
+
     /// Whether anything waits, including a conversion.
     pub fn has_waiting(&self) -> bool {
         self.wait_queue.as_ref().is_some_and(|waits| waits.converting.is_some() || !waits.queue.is_empty())
@@ -180,7 +225,7 @@ impl<T: Clone> LockQueue<T> {
         if granted {
             self.granted.push(request);
         } else {
-            self.wait_queue.get_or_insert_default().queue.push_back(request);
+            self.wait_queue.get_or_insert_default().push(request);
         }
         granted
     }
@@ -190,8 +235,8 @@ impl<T: Clone> LockQueue<T> {
         let left = if let Some(at) = self.position(id) {
             self.granted.remove(at)
         } else {
-            let queue = &mut self.wait_queue.as_mut()?.queue;
-            queue.remove(queue.binary_search_by_key(&id, |request| request.id).ok()?)?
+            let waits = self.wait_queue.as_mut()?;
+            waits.remove(waits.queue.binary_search_by_key(&id, |request| request.id).ok()?)?
         };
         self.adjust_counts(left.mode, -1);
         changes.aborted_upgrades.extend(self.take_upgrade(id));
@@ -257,15 +302,11 @@ impl<T: Clone> LockQueue<T> {
         }
         while let Some(front) = self.front()
             && self.is_compatible(front)
-            && let Some(WaitQueue { queue, .. }) = self.wait_queue.as_deref_mut()
+            && let Some(waits) = self.wait_queue.as_deref_mut()
         {
             if front == LockMode::Shared {
-                // All waiting shared requests are granted, also those behind exclusive ones.
-                let (shared, left): (VecDeque<_>, _) =
-                    std::mem::take(queue).into_iter().partition(|request| request.mode == LockMode::Shared);
-                *queue = left;
-                shared.into_iter().for_each(|request| self.grant(request, changes));
-            } else if let Some(next) = queue.pop_front() {
+                waits.take_shared().into_iter().for_each(|request| self.grant(request, changes));
+            } else if let Some(next) = waits.remove(0) {
                 self.grant(next, changes);
             }
         }

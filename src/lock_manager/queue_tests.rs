@@ -235,7 +235,11 @@ fn compare(queue: &LockQueue<u64>, definition: &Definition, history: &[Step]) {
             assert_eq!(queue.would_grant(mode), definition.is_granted_at_once(mode), "{mode} {}", context());
         }
     }
+    let shared = definition.queue.iter().take_while(|waiting| waiting.1 == Shared).count();
+    assert_eq!(queue.front_count(), shared.max(definition.queue.len().min(1)), "at the front {}", context());
     for id in 1..=REQUESTS {
+        let before = definition.queue.iter().filter(|waiting| waiting.0 < id).count();
+        assert_eq!(queue.waiting_before(id), before, "before request {id} {}", context());
         let there = definition.grants.iter().chain(&definition.queue).find(|known| known.0 == id);
         assert_eq!(queue.find(id).map(known), there.copied(), "request {id} {}", context());
     }

@@ -85,17 +85,41 @@ pub(super) fn entries(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>
     entries
 }
 
-/// The entries of the first `most` unexpired grants for which `wanted` returns `true`.
+/// The entries of the first `most` unexpired grants for which `wanted` returns `true`, as
+/// [`entries`] has them. The number of waiting requests does not add to the cost: refusals call
+/// this under the shard's mutex.
 pub(super) fn holders(
     head: &LockQueue<Arc<Grant>>,
     clock: &LockTableContext<'_>,
     most: usize,
     wanted: impl Fn(&Grant) -> bool,
 ) -> Vec<LockEntry> {
+    let converting = head.converting().map(|(id, _)| *id);
+    let front_mode = head.waiting().next().map(|request| request.mode);
     let wanted = unexpired(head, clock.now).filter(|grant| wanted(grant)).take(most);
-    let mut entries: Vec<LockEntry> = wanted.map(|grant| grant_entry(head, grant, clock)).collect();
-    fill_blockers(&mut entries, head, clock);
-    entries
+    wanted
+        .map(|grant| {
+            let mut entry = grant_entry(head, grant, clock);
+            entry.waiter_count = match converting {
+                Some(id) if id == grant.id => {
+                    let others = unexpired(head, clock.now).map(|other| other.id).filter(|other| *other != id);
+                    entry.blocked_by = others.collect();
+                    head.front_count()
+                }
+                // The conversion waits for this grant, and all waiting requests for the conversion.
+                Some(_) => 1,
+                None if front_mode.is_some_and(|front| waits_for(front, grant)) => head.front_count(),
+                None => 0,
+            };
+            entry
+        })
+        .collect()
+}
+
+/// Whether a request of this mode, with nothing to wait for ahead of it in the queue, waits for
+/// the grant.
+fn waits_for(mode: LockMode, grant: &Grant) -> bool {
+    mode != LockMode::Shared || mode.excludes(grant.mode)
 }
 
 /// Fills in what each entry waits for directly, and the number of its direct waiters.
@@ -142,8 +166,8 @@ fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut on
         } else if let Some(converting) = converting {
             on_edge(request.id, converting);
         } else {
-            let stops = |other: &&Arc<Grant>| request.mode.excludes(other.mode) || !is_shared;
-            unexpired(head, clock.now).filter(stops).for_each(|other| on_edge(request.id, other.id));
+            let blockers = unexpired(head, clock.now).filter(|other| waits_for(request.mode, other));
+            blockers.for_each(|other| on_edge(request.id, other.id));
         }
         last = Some(request.id);
         if !is_shared {

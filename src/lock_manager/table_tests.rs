@@ -101,3 +101,40 @@ fn threads_with_the_same_name_are_distinct_in_cycles() {
     assert_eq!(table.entries[0].holder, table.entries[1].holder);
     assert!(table.wait_cycles.is_empty(), "{:?}", table.wait_cycles);
 }
+
+/// The first requests of a queue by their modes, and the number of the grant that waits to be
+/// converted.
+#[test]
+fn holders_alone_are_shown_as_in_the_whole_queue() {
+    use LockMode::{Exclusive, Semaphore, Shared};
+    let queues: [(&[LockMode], Option<u64>); 7] = [
+        (&[Exclusive], None),
+        (&[Exclusive, Shared, Shared, Exclusive, Shared], None),
+        (&[Exclusive, Exclusive, Shared, Shared], None),
+        (&[Shared, Shared, Exclusive, Shared], None),
+        (&[Shared, Shared, Shared], Some(2)),
+        (&[Shared, Shared, Shared, Exclusive, Shared], Some(2)),
+        (&[Semaphore(2), Semaphore(2), Semaphore(2), Exclusive], None),
+    ];
+    for (modes, converting) in queues {
+        let mut queue = LockQueue::default();
+        let grant = |id: u64, mode| {
+            let origin = RequestOrigin::Here { thread: std::thread::current(), task: None };
+            let owner = Requester { origin, reason: None, requested_at: Duration::ZERO };
+            Arc::new(Grant::new("a".into(), id, mode, owner, None))
+        };
+        for (id, mode) in (1..).zip(modes) {
+            queue.request(id, *mode, grant(id, *mode));
+        }
+        if let Some(id) = converting {
+            queue.upgrade(id, grant(id, Exclusive));
+        }
+        let mut all = entries(&queue, &CLOCK);
+        all.retain(|entry| entry.state != LockState::Waiting);
+        assert_eq!(holders(&queue, &CLOCK, usize::MAX, |_| true), all, "{modes:?}");
+        assert_eq!(holders(&queue, &CLOCK, 1, |_| true), all[..1], "{modes:?}");
+        for entry in &all {
+            assert_eq!(holders(&queue, &CLOCK, 1, |grant| grant.id == entry.id), [entry.clone()], "{modes:?}");
+        }
+    }
+}

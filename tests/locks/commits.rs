@@ -95,11 +95,11 @@ impl Unsynced {
             spawn(move || {
                 hold(how, &world, || {
                     arrives.send(()).unwrap();
-                    resume.recv_timeout(TIMEOUT).unwrap();
+                    resume.recv_timeout(TIMEOUT).expect("the test does not let the closure continue");
                 })
             })
         };
-        arrived.recv_timeout(TIMEOUT).unwrap();
+        arrived.recv_timeout(TIMEOUT).expect("the closure does not run");
         let table = || world.store.lock_table().unwrap();
         let next = if waits {
             let next = next(&world, &opened);

@@ -132,7 +132,7 @@ impl<Work: Send + 'static, Answer: Send + 'static> WorkerThread<Work, Answer> {
     }
 
     fn answer(&self) -> Answer {
-        self.answers.recv_timeout(TIMEOUT).unwrap()
+        self.answers.recv_timeout(TIMEOUT).expect("the worker does not answer")
     }
 
     fn end(self) {

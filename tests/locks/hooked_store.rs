@@ -14,7 +14,7 @@ use percolite::{
 use crate::hooked_engine::{Act, Control, Gate, HookedEngine, commits, locks};
 
 /// A wait that lasts longer has failed.
-pub const TIMEOUT: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An open store, its keyspace, the hooks of its engine, and its memory.
 #[derive(Clone)]

@@ -1,5 +1,6 @@
 //! Leases: locks with a time to live, which is kept in the store and outlives the process.
 
+mod boots;
 mod closing;
 #[cfg(feature = "rocks")]
 mod copies;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use percolite::{Error, ErrorKind, LockEntry, LockGuard, LockOptions, LockState, LockWaitPolicy, Result, Store};
 
 /// A wait that lasts longer has failed.
-pub const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// What [`held`] returns if there is no holder, and [`queue`] if there is no waiting request.
 pub const NO_REQUESTS: [u64; 0] = [];

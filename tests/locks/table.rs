@@ -120,7 +120,7 @@ fn threads_with_one_name_form_no_wait_cycle() {
         let _ = is_done.recv();
         drop(guard);
     }));
-    is_taken.recv().unwrap();
+    is_taken.recv().expect("the thread ended without the lock");
     let waiting = store.clone();
     let waiter = named(Box::new(move || drop(waiting.lock(NAME).unwrap())));
     until("the wait", || store.lock_table().unwrap().waiting == 1);

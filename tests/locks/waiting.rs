@@ -89,7 +89,8 @@ fn waiters_are_granted_in_order_with_one_wake() {
         .collect();
     let before = first.token();
     drop(first);
-    let handed: Vec<(u64, Timestamp)> = (0..64).map(|_| order.recv_timeout(LIMIT).unwrap()).collect();
+    let handed: Vec<(u64, Timestamp)> =
+        (0..64).map(|_| order.recv_timeout(LIMIT).expect("the lock is not handed on")).collect();
     assert_eq!(handed.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ids);
     assert!(handed[0].1 > before && handed.is_sorted_by(|(_, one), (_, next)| one < next));
     holding.into_iter().for_each(|holding| holding.join().unwrap());

@@ -150,8 +150,8 @@ impl Activation<'_> {
         // The transaction that writes the lease row is fenced by the lease's own grant. If this
         // grant has ended, the next holder may already have removed the rows that it found, so the
         // row must not be written any more.
-        let changed =
-            self.lease_rows.update(&grant.name, &removed, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
+        let fence = Some(grant).filter(|_| row.is_some());
+        let changed = self.lease_rows.update(&grant.name, &removed, row.as_ref(), fence);
         // If the store was closed meanwhile, the error says so, whatever error the update returned.
         changed.or_else(|error| {
             if locks.manager.closed().is_some() { check(locks, grant).and(Err(error)) } else { Err(error) }

@@ -83,6 +83,10 @@ impl Store {
     /// the name has the token. A lease is also stored as a row. If this row is corrupt
     /// ([`Store::lock`] returns [`ErrorKind::Corruption`]), a call with any token removes the row.
     ///
+    /// **What may still become visible.** The call waits for no commit. A fenced commit that was
+    /// decided before the end may become visible after the call has returned, and is not lost. Who
+    /// needs to see all of them acquires the lock: the next grant waits for them.
+    ///
     /// What the holder does outside of the store continues, except where a service checks the
     /// token.
     ///

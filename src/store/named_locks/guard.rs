@@ -115,6 +115,8 @@ impl LockGuard {
         let end = env.elapsed().saturating_add(timeout);
         self.grant().watch(&waiter);
         let lost = loop {
+            // `rearm` clears the last notification, so it comes before the look: an end after the
+            // look notifies the waiter again.
             waiter.rearm();
             let now = env.elapsed();
             if self.grant().end_reason_at(now).is_some() {
@@ -163,7 +165,7 @@ impl LockGuard {
     pub fn renew(&self, lease: Duration) -> Result<()> {
         option_ranges::LOCK_LEASE.check(lease.as_nanos())?;
         let store = self.store()?;
-        self.locks.renew_lease(LeaseRows::new(&store), self.grant(), Some(lease))
+        self.locks.renew_lease(LeaseRows::new(&store), self.grant(), lease)
     }
 
     /// Makes a shared lock exclusive as soon as it has no other holder, ahead of all requests in

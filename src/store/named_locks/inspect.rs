@@ -8,7 +8,7 @@ use crate::lock_manager::{LockEntry, LockState, LockStats, LockTable, LockTarget
 use crate::store::catalog::entries::check_name;
 use crate::store::handle::{Inner, Store};
 use crate::store::named_locks::errors::invalid_name_error;
-use crate::store::named_locks::lease_row::{LeaseRow, decode_leases, lock_key};
+use crate::store::named_locks::lease_row::{Clocks, LeaseRow, decode_leases, lock_key};
 use crate::store::named_locks::lease_rows::LeaseRows;
 use crate::store::named_locks::service::LockService;
 
@@ -85,13 +85,13 @@ fn leases_on_disk(store: &Store, needed: Option<&str>) -> Result<Vec<LockEntry>>
         return Ok(entries);
     }
     let view = store.inner.coordinator.begin()?.0;
-    let now = store.inner.env.unix_millis();
+    let now = Clocks::read(&*store.inner.env);
     let needed = needed.map(lock_key);
     let mut damaged = Ok(());
     LeaseRows::new(store).for_each(&view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {
         Ok((name, leases)) => {
-            for lease in leases.iter().filter(|lease| !lease.remaining(now).is_zero()) {
-                entries.push(lock_entry(&name, lease, entries.len() as u64 + 1, now));
+            for lease in leases.iter().filter(|lease| !lease.remaining(&now).is_zero()) {
+                entries.push(lock_entry(&name, lease, entries.len() as u64 + 1, &now));
             }
         }
         Err(error) if needed.as_ref().is_some_and(|needed| needed.as_bytes() == key) => damaged = Err(error),
@@ -100,7 +100,7 @@ fn leases_on_disk(store: &Store, needed: Option<&str>) -> Result<Vec<LockEntry>>
     damaged.map(|()| entries)
 }
 
-fn lock_entry(name: &str, lease: &LeaseRow, id: u64, unix_millis: u64) -> LockEntry {
+fn lock_entry(name: &str, lease: &LeaseRow, id: u64, now: &Clocks) -> LockEntry {
     LockEntry {
         id,
         target: LockTarget::from(name).into_owned(),
@@ -110,7 +110,7 @@ fn lock_entry(name: &str, lease: &LeaseRow, id: u64, unix_millis: u64) -> LockEn
         holder: lease.holder(),
         reason: lease.reason.clone(),
         since: UNIX_EPOCH + Duration::from_millis(lease.since_ms),
-        lease_remaining: Some(lease.remaining(unix_millis)),
+        lease_remaining: Some(lease.remaining(now)),
         waiter_count: 0,
         took_over: None,
         blocked_by: Vec::new(),

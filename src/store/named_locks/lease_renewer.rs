@@ -7,6 +7,7 @@
 //! removes the row itself, and does not wait for this thread. When the store closes, the thread
 //! ends, and the closing thread removes the rows that are left.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +69,21 @@ impl LeaseRenewer {
         }
     }
 
+    /// Sets when each lease whose check was due is checked again: a lease in `failed` at the time
+    /// there, a lost one never, and any other when half of its time has passed.
+    pub(super) fn set_next_checks(&self, failed: &[(u64, Duration)], now: Duration) {
+        let failed: HashMap<u64, Duration> = failed.iter().copied().collect();
+        let mut state = self.0.lock();
+        for (grant, at) in state.kept.iter_mut().filter(|(_, at)| *at <= now) {
+            // The expiry is read only now, because it may have changed during the renewal.
+            *at = match failed.get(&grant.id) {
+                Some(at) => *at,
+                None if grant.end_reason_at(now).is_some() => Duration::MAX,
+                None => renew_at(grant),
+            };
+        }
+    }
+
     /// Removes the row of an ended lease, in the background.
     pub fn remove_row(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
@@ -88,6 +104,11 @@ impl LeaseRenewer {
         }
         std::mem::take(&mut self.0.lock().over)
     }
+}
+
+/// The time at which half of the lease has passed.
+pub(super) fn renew_at(grant: &Grant) -> Duration {
+    grant.lease().map_or(Duration::MAX, |lease| lease.expires_at.saturating_sub(lease.duration / 2))
 }
 
 impl State {

@@ -7,9 +7,11 @@
 //! then on the lock manager decides in memory who holds a lock, and the rows only record it.
 //!
 //! **Time.** The process that granted a lease measures the time of the lease by the monotonic
-//! clock. Each later opening computes once, by the wall clock, how much time is left, from zero to
-//! the whole time to live, and measures this rest by the monotonic clock. Timestamps of the oracle
-//! are not used: they lag, jump, and can stand still.
+//! clock. Each later opening computes once how much time is left, from zero to the whole time to
+//! live, and measures this rest by the monotonic clock. It uses the monotonic clock that all
+//! processes of the machine share ([`Env::boot_clock`](crate::env::Env::boot_clock)) or, after a
+//! restart of the machine, the wall clock. Timestamps of the oracle are not used: they lag, jump,
+//! and can stand still.
 //!
 //! While its row is being written, a lease does not expire. The result of the write decides whether
 //! the lease is valid.
@@ -33,8 +35,8 @@ use crate::store::txn::Txn;
 use crate::timestamp::Timestamp;
 use crate::value::Value;
 
-/// The maximum number of lease rows that one transaction changes.
-const LEASE_ROWS_PER_TXN: usize = 256;
+/// The maximum number of lease rows that one transaction changes: about a megabyte.
+pub(super) const LEASE_ROWS_PER_TXN: usize = 4096;
 
 /// The lease rows of a store. Transactions of the store read and change them.
 #[derive(Clone, Copy)]
@@ -48,32 +50,25 @@ impl<'a> LeaseRows<'a> {
     }
 
     /// Changes the row of a name, durably: removes the entries with the tokens `removed`, and adds
-    /// `put`, or replaces the entry that has the same token as `put`. If `keeps_time`, the new
-    /// entry takes over the duration of the one that it replaces. Commits only while `fence` is
+    /// `put`, or replaces the entry that has the same token as `put`. Commits only while `fence` is
     /// valid. Returns the commit timestamp, or the read timestamp if nothing was to be changed.
     pub(in crate::store) fn update(
         self,
         name: &str,
         removed: &[Timestamp],
-        (put, keeps_time): (Option<&LeaseRow>, bool),
+        put: Option<&LeaseRow>,
         fence: Option<&Arc<Grant>>,
     ) -> Result<Timestamp> {
         let (catalog, key) = (self.store.inner.catalog.keyspace(), lock_key(name));
         retry_conflicts(|| {
             let mut txn = self.store.begin_with(lease_txn_options().durability(Durability::Sync))?;
             if let Some(grant) = fence {
-                txn.buffer.add_fence(FenceCondition {
-                    grant: Arc::clone(grant),
-                    sync_before_next_grant: true,
-                    release_on_commit: None,
-                });
+                add_fence(&mut txn, grant);
             }
             let before = self.load(&mut txn, name)?;
             let mut leases = before.clone().unwrap_or_default();
-            let old = leases.iter().find(|lease| put.is_some_and(|put| put.token == lease.token));
-            let time_ms = old.filter(|_| keeps_time).map(|old| old.ttl_ms);
             leases.retain(|lease| !removed.contains(&lease.token) && put.is_none_or(|put| put.token != lease.token));
-            leases.extend(put.map(|put| LeaseRow { ttl_ms: time_ms.unwrap_or(put.ttl_ms), ..put.clone() }));
+            leases.extend(put.cloned());
             if !leases.is_empty() {
                 txn.put(&catalog, &key, encode_leases(&leases))?;
             } else if before.is_some() {
@@ -83,6 +78,24 @@ impl<'a> LeaseRows<'a> {
                 // row, `rollback` waits until the removal is durable.
                 let seen = txn.read_ts();
                 return txn.rollback().map(|()| seen);
+            }
+            txn.commit().map(|commit| commit.commit_ts)
+        })
+    }
+
+    /// Writes these entries, each with the name of its lock, in place of those with the same tokens,
+    /// durably, in one transaction. An entry keeps its duration. Commits only while all of `fences`
+    /// are valid. Returns the commit timestamp.
+    pub(super) fn renew(self, renewed: &[(&str, &LeaseRow)], fences: &[&Arc<Grant>]) -> Result<Timestamp> {
+        let catalog = self.store.inner.catalog.keyspace();
+        retry_conflicts(|| {
+            let mut txn = self.begin()?;
+            fences.iter().for_each(|grant| add_fence(&mut txn, grant));
+            for (name, row) in renewed {
+                let mut leases = self.load(&mut txn, name)?.unwrap_or_default();
+                let old = leases.iter().position(|lease| lease.token == row.token).map(|at| leases.remove(at));
+                leases.push(LeaseRow { ttl_ms: old.map_or(row.ttl_ms, |old| old.ttl_ms), ..(*row).clone() });
+                txn.put(&catalog, lock_key(name), encode_leases(&leases))?;
             }
             txn.commit().map(|commit| commit.commit_ts)
         })
@@ -211,6 +224,11 @@ impl<'a> LeaseRows<'a> {
     }
 }
 
+fn add_fence(txn: &mut Txn, grant: &Arc<Grant>) {
+    let grant = Arc::clone(grant);
+    txn.buffer.add_fence(FenceCondition { grant, sync_before_next_grant: true, release_on_commit: None });
+}
+
 fn damaged(row: &RowKey, error: &Error) -> Error {
     let name = row.user_key().escape_ascii();
     ErrorKind::Corruption(format!("lease row \"{name}\" cannot be read: {error}")).into()
@@ -248,13 +266,15 @@ mod tests {
                 shared: false,
                 token,
                 since_ms,
+                boot: 0,
+                since_boot_ms: 0,
                 ttl_ms: 60_000,
                 pid: 4242,
                 label: None,
                 thread: "main".into(),
                 reason: None,
             };
-            LeaseRows::new(&store).update("name", &[], (Some(&lease), false), None).unwrap();
+            LeaseRows::new(&store).update("name", &[], Some(&lease), None).unwrap();
         }
         store.close().unwrap();
         let store = Store::builder().open_in_memory(&memory).unwrap();

@@ -8,8 +8,9 @@ use crate::lock_manager::{Lease, RequestOrigin, Requester};
 use crate::read_view::ReadView;
 use crate::store::catalog::entries::LOCK_PREFIX;
 use crate::store::handle::Store;
-use crate::store::named_locks::lease_row::{LeaseRow, decode_leases};
-use crate::store::named_locks::lease_rows::LeaseRows;
+use crate::store::named_locks::errors::is_transient;
+use crate::store::named_locks::lease_row::{Clocks, LeaseRow, decode_leases};
+use crate::store::named_locks::lease_rows::{LEASE_ROWS_PER_TXN, LeaseRows};
 use crate::store::named_locks::state::NamedLocks;
 use crate::timestamp::Timestamp;
 
@@ -31,13 +32,16 @@ impl NamedLocks {
     /// Makes grants of the leases in the rows. Requests of a name with a corrupt row fail with the
     /// corruption; if the rows cannot be listed, requests of every name fail.
     fn restore_leases(&self, rows: LeaseRows<'_>, view: &Arc<ReadView>) {
-        let (now, unix_millis) = (self.env.elapsed(), self.env.unix_millis());
+        let (now, clocks) = (self.env.elapsed(), Clocks::read(&*self.env));
+        let mut of_other_boots = Vec::new();
         let read = rows.for_each(view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {
             Ok((name, leases)) => {
-                let grants = leases
-                    .iter()
-                    .map(|row| (row.mode(), owner_of(row, now), lease_of(row, now, unix_millis), row.token));
-                self.manager.restore_leases(&name, grants.collect(), view.read_ts);
+                let grants =
+                    leases.iter().map(|row| (row.mode(), owner_of(row, now), lease_of(row, now, &clocks), row.token));
+                let valid = leases.iter().filter(|row| !row.remaining(&clocks).is_zero());
+                of_other_boots
+                    .extend(valid.filter_map(|row| Some((name.clone(), row.in_terms_of_this_boot(&clocks)?))));
+                self.manager.restore_leases(&name, grants.collect(), (view.read_ts, now));
             }
             Err(error) => {
                 let name = key.strip_prefix(LOCK_PREFIX.as_bytes()).unwrap_or(key);
@@ -46,6 +50,12 @@ impl NamedLocks {
         });
         if let Err(error) = read {
             self.manager.set_all_corrupt(&format!("the lease rows of named locks cannot be read: {error}"));
+        }
+        // A failure is no error of the opening: the next opening repeats this. If the store has
+        // failed, its next call says so.
+        let of_other_boots: Vec<_> = of_other_boots.iter().map(|(name, row)| (name.as_str(), row)).collect();
+        for some in of_other_boots.chunks(LEASE_ROWS_PER_TXN) {
+            let _ = rows.renew(some, &[]).inspect_err(|error| _ = is_transient(error));
         }
     }
 }
@@ -58,10 +68,10 @@ fn owner_of(row: &LeaseRow, now: Duration) -> Requester {
     }
 }
 
-fn lease_of(row: &LeaseRow, now: Duration, unix_millis: u64) -> Lease {
+fn lease_of(row: &LeaseRow, now: Duration, clocks: &Clocks) -> Lease {
     Lease {
         duration: Duration::from_millis(row.ttl_ms),
-        expires_at: now.saturating_add(row.remaining(unix_millis)),
+        expires_at: now.saturating_add(row.remaining(clocks)),
         renewed_at_ms: row.since_ms,
         auto_renew: false,
         has_guard: false,

@@ -129,9 +129,10 @@ impl LockOptions {
     /// A lease is a row on disk, so its grant, renewal and release take a durable commit each.
     ///
     /// The process that was granted the lock measures the time by the monotonic clock, which does
-    /// not advance while the machine sleeps. A later process computes once, when it opens the
-    /// store, how much time is left by the wall clock: never more than `duration`, and too little
-    /// only if the wall clock was set ahead.
+    /// not advance while the machine sleeps. On Linux, later processes measure it by the same
+    /// clock, whatever the wall clock shows. After a restart of the machine, the first process that
+    /// opens the store computes once how much time is left by the wall clock: never more than
+    /// `duration`, and too little only if the wall clock was set ahead.
     ///
     /// The time starts before the row is written. If the write takes longer than the lease, the
     /// call returns [`ErrorKind::LockLost`](crate::ErrorKind::LockLost).

@@ -167,3 +167,45 @@ fn a_lease_ends_at_its_time_after_a_failed_renewal() {
     assert!(!guard.is_held());
     assert!(guard.wait_lost(Duration::ZERO));
 }
+
+#[test]
+fn renewals_that_are_due_together_are_one_commit() {
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let store = open(&memory, &clocks);
+    let names: Vec<String> = (0..300).map(|number| format!("job {number}")).collect();
+    let guards: Vec<_> = names.iter().map(|name| store.lock_with(name, lease(HOUR)).unwrap()).collect();
+    until("the background thread waits", || clocks.is_parked(RENEWER));
+    let before = store.stats().commits_one_phase;
+    clocks.pass(HOUR / 2);
+    until("all leases are renewed", || names.iter().all(|name| left(&store, name).unwrap() > HOUR - SECOND));
+    assert_eq!(store.stats().commits_one_phase - before, 1);
+    assert!(guards.iter().all(percolite::LockGuard::is_held));
+    // The rows are renewed, too.
+    memory.crash(0);
+    let store = open(&memory, &Clocks::at(clocks.wall()));
+    assert!(names.iter().all(|name| left(&store, name).unwrap() > HOUR - SECOND));
+}
+
+#[test]
+fn a_lease_that_cannot_be_renewed_delays_no_other() {
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let store = open(&memory, &clocks);
+    let names: Vec<String> = (0..20).map(|number| format!("job {number}")).collect();
+    let guards: Vec<_> = names.iter().map(|name| store.lock_with(name, lease(HOUR)).unwrap()).collect();
+    until("the background thread waits", || clocks.is_parked(RENEWER));
+    damage(&memory, "job 7", guards[7].token(), false);
+    store.get_lock("elsewhere", HOUR).unwrap().unwrap();
+    let renewed = |name: &String| {
+        let holders = store.lock_holders(name).unwrap_or_default();
+        holders.first().and_then(|holder| holder.lease_remaining).is_some_and(|left| left > HOUR - SECOND)
+    };
+    clocks.pass(HOUR / 2);
+    until("the others are renewed", || names.iter().filter(|name| renewed(name)).count() == 19);
+    assert!(!renewed(&names[7]));
+    clocks.pass(HOUR / 2);
+    until("the others are renewed again", || names.iter().filter(|name| renewed(name)).count() == 19);
+    let held: Vec<bool> = guards.iter().map(percolite::LockGuard::is_held).collect();
+    assert_eq!(held.iter().filter(|held| !**held).count(), 1, "{held:?}");
+}

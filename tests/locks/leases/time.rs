@@ -212,3 +212,22 @@ fn rows_of_expired_leases_are_deleted_after_a_day() {
     assert!(has_row(&engine, "longer"));
     assert_eq!(store.lock_table().unwrap().held, 1);
 }
+
+#[test]
+fn wait_lost_misses_no_end_between_its_look_and_its_wait() {
+    let clocks = Clocks::new();
+    let store = clocks.builder().in_memory().unwrap();
+    // The thread is stopped at each of its clock reads before it waits, and the grant ends there.
+    for looks in 0..4 {
+        let guard = Arc::new(store.lock_with("job", lease(HOUR).auto_renew(false)).unwrap());
+        clocks.stall_after("loses", looks);
+        let lost = begin("loses", {
+            let guard = Arc::clone(&guard);
+            move || guard.wait_lost(DAY)
+        });
+        until("the thread is stopped", || clocks.is_stalled());
+        assert!(store.force_unlock("job", guard.token()).unwrap());
+        clocks.resume();
+        assert!(answer(&lost), "{looks}");
+    }
+}

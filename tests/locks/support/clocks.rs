@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use percolite::Builder;
-use percolite::env::{Env, JoinHandle, Parker, SystemEnv};
+use percolite::env::{BootClock, Env, JoinHandle, Parker, SystemEnv};
 
 /// An arbitrary time, in milliseconds since 1970.
 pub const THEN: u64 = 1_763_726_400_000;
@@ -32,6 +32,8 @@ pub struct Clocks {
 struct State {
     unix_millis: u64,
     elapsed: Duration,
+    /// The number of the machine's start; `None` if the machine has no clock of its own.
+    boot: Option<u64>,
     alarms: Vec<Weak<Alarm>>,
     /// A thread name and a total of clock reads. Threads of this name block at each read beyond it.
     stalled: Option<(&'static str, u64)>,
@@ -54,6 +56,7 @@ impl Clocks {
         let state = State {
             unix_millis,
             elapsed,
+            boot: None,
             alarms: Vec::new(),
             stalled: None,
             waiting: 0,
@@ -69,6 +72,12 @@ impl Clocks {
     /// Options of a store with these clocks.
     pub fn builder(self: &Arc<Self>) -> Builder {
         percolite::Store::builder().env(Arc::<Self>::clone(self))
+    }
+
+    /// The monotonic clock is from here on that of the machine, whose start has this number.
+    pub fn of_boot(self: Arc<Self>, boot: u64) -> Arc<Self> {
+        self.state.lock().boot = Some(boot);
+        self
     }
 
     /// Threads that are started with this name from here on do nothing.
@@ -164,6 +173,11 @@ impl Env for Clocks {
 
     fn elapsed(&self) -> Duration {
         self.look(|state| state.elapsed)
+    }
+
+    fn boot_clock(&self) -> Option<BootClock> {
+        let state = self.state.lock();
+        Some(BootClock { boot: state.boot?, elapsed: state.elapsed })
     }
 
     fn random(&self) -> u64 {

@@ -45,6 +45,8 @@ pub fn row_bytes(token: Timestamp, since_ms: u64) -> Vec<u8> {
     bytes.extend(token.to_u64().to_le_bytes());
     bytes.push(253);
     bytes.extend(since_ms.to_le_bytes());
+    // No clock of the machine.
+    bytes.extend([0, 0]);
     bytes.push(252);
     bytes.extend(TIME_MS.to_le_bytes());
     bytes.extend([42, 0, 4]);

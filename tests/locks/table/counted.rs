@@ -404,7 +404,7 @@ fn ends_as_counted(script: Script, long: Duration) {
         assert!(matches!(waiting.asking.refused().kind(), ErrorKind::Closed(_)));
     }
     for upgrading in upgrading {
-        let (_guard, upgraded) = upgrading.back.recv_timeout(LIMIT).unwrap();
+        let (_guard, upgraded) = upgrading.back.recv_timeout(LIMIT).expect("the upgrade does not return");
         assert!(matches!(upgraded.unwrap_err().kind(), ErrorKind::Closed(_)));
     }
     drop(guards);

@@ -211,13 +211,13 @@ fn dropping_a_call_in_its_closure_releases_the_lock() {
         let work = move |txn: &mut Txn| -> Result<()> {
             txn.put(&rows, "k", "v")?;
             arrives.send(()).unwrap();
-            resume.recv_timeout(TIMEOUT).unwrap();
+            resume.recv_timeout(TIMEOUT).expect("the test does not let the closure continue");
             Ok(())
         };
         let mut calling =
             Steps::new(store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), work));
         assert!(calling.poll().is_pending());
-        arrived.recv_timeout(TIMEOUT).unwrap();
+        arrived.recv_timeout(TIMEOUT).expect("the closure does not run");
         drop(calling);
         // The call is dropped, but its closure is still running, so the lock is held.
         assert!(Steps::new(store.try_lock("n")).end().unwrap().is_none());

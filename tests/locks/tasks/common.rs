@@ -219,7 +219,7 @@ impl Busy {
             begins.send(()).unwrap();
             let _ended = resume.recv();
         });
-        begun.recv_timeout(TIMEOUT).unwrap();
+        begun.recv_timeout(TIMEOUT).expect("the runtime runs no task");
         Self(Some(resumes))
     }
 }

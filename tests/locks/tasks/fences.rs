@@ -210,7 +210,7 @@ fn stopped(
     let work = move |txn: &mut Txn| {
         work(txn)?;
         arrives.send(()).unwrap();
-        resume.recv_timeout(TIMEOUT).unwrap();
+        resume.recv_timeout(TIMEOUT).expect("the test does not let the closure continue");
         Ok(())
     };
     (Stopped { arrived, resumes }, work)
@@ -219,7 +219,7 @@ fn stopped(
 impl Stopped {
     /// Calls `act` while the closure is stopped.
     fn meanwhile(&self, act: impl FnOnce()) {
-        self.arrived.recv_timeout(TIMEOUT).unwrap();
+        self.arrived.recv_timeout(TIMEOUT).expect("the closure does not run");
         act();
         self.resumes.send(()).unwrap();
     }

@@ -82,13 +82,18 @@ impl StoreDir {
         or_busy(Store::builder().read_only(true).open(&self.path)).map_err(|err| open_error(&self.path, err))
     }
 
-    /// Opens an existing store for writing; returns `Busy` if another process has it open.
-    pub fn try_open(&self, builder: Builder) -> Result<StoreOrBusy> {
+    /// Fails if there is no store at this path.
+    pub fn check_is_store(&self) -> Result<()> {
         if !is_store(&self.path) {
-            // There is no store at this path. Opening the path read-only returns an error that says
-            // what is there instead.
+            // Opening the path read-only returns an error that says what is there instead.
             drop(self.open_read_only_quiet()?);
         }
+        Ok(())
+    }
+
+    /// Opens an existing store for writing; returns `Busy` if another process has it open.
+    pub fn try_open(&self, builder: Builder) -> Result<StoreOrBusy> {
+        self.check_is_store()?;
         or_busy(builder.open(&self.path)).map_err(|err| write_error(&self.path, err))
     }
 
@@ -100,9 +105,7 @@ impl StoreDir {
 
     /// Opens an existing store for writing, with these options.
     pub fn open_with(&self, options: impl FnOnce(Builder) -> Builder) -> Result<Store> {
-        if !is_store(&self.path) {
-            drop(self.open_read_only_quiet()?);
-        }
+        self.check_is_store()?;
         open_for_writing(&self.path, options(Store::builder()))
     }
 

@@ -1,19 +1,21 @@
 //! Acquires a lock that another process may hold.
 //!
 //! A waiting process must not keep the store open. Otherwise the holder of the lock could not renew
-//! or release its lease, and a command that runs under the lock could not use the store. So the
-//! waiting process polls:
+//! or release its lease, and a command that runs under the lock could not use the store. So:
 //!
-//! 1. It opens the store and tries to acquire the lock. If the lock is held, it reads how much of
+//! 1. The process waits for its [turn](super::turns), without looking into the store. So of all that
+//!    wait for a lock, only the first one opens the store.
+//! 2. It waits until nothing runs under the lock. A `lock run` that ends lets it continue within
+//!    [`POLL_INTERVAL`].
+//! 3. It opens the store and tries to acquire the lock. If the lock is held, it reads how much of
 //!    the lease is left, and closes the store.
-//! 2. It sleeps until the lease expires or the store has changed. Each opening for writing creates
-//!    a WAL segment, so the names of the segments show that the store may have changed. The process
-//!    watches these names without opening the store.
-//! 3. It opens the store read-only, which several waiters can do at the same time. If the lock is
-//!    free, it continues with step 1, else with step 2.
+//! 4. It waits until the lease expires or the store has changed. Each opening for writing creates a
+//!    WAL segment, so the names of the segments show that the store may have changed. Then it opens
+//!    the store read-only, which creates none. If the lock is free, it continues with step 3.
 //!
-//! Waiting processes are in no queue: the first that tries after the end of the lease acquires the
-//! lock.
+//! If the lock is found to be free while a command still runs under it, the lease was released by
+//! its token, or has expired. The process then asks the `lock run` of that command to look: it ends
+//! the command.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,19 +26,26 @@ use anyhow::Result;
 use percolite::{ErrorKind, LockEntry, LockGuard, LockMode, LockOptions, LockWaitPolicy, Store};
 
 use super::render;
-use super::signals::Signals;
+use super::signals::{Event, Signals};
+use super::turns::{Running, Turn, TurnFiles};
 use crate::duration;
 use crate::exit::Code;
 use crate::open::{self, StoreDir, StoreOrBusy};
 
-/// The time between two checks of the segments, and between two attempts to open a busy store.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// After a change the segments must stay the same for this time before the store is opened, because
-/// the process that has just closed the store may open it again soon.
-const DEBOUNCE: Duration = Duration::from_millis(100);
+/// The time between two checks of the segments, and between two attempts to open a busy store. One
+/// process for each lock makes them.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Bounds of the time between two checks of the store, which doubles as long as the store changes
+/// and the lock does not: while the store is read, no other process can open it for writing.
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// A check this long after the last one is not one of a series.
+const CHECK_PAUSE: Duration = Duration::from_secs(2);
 /// The store is read after this time even if the segments have not changed, because some file
 /// systems show changes late.
 const POLL_MAX: Duration = Duration::from_secs(10);
+/// How long a process whose wait has ended tries to read who holds the lock.
+const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// The lock to acquire, and how.
 pub struct AcquireRequest<'a> {
@@ -57,14 +66,23 @@ pub struct Acquired {
     pub guard: LockGuard,
     /// A time before the grant: the lease does not expire before `requested_at` plus its ttl.
     pub requested_at: Instant,
+    /// Keeps other commands from running under the lock.
+    pub running: Running,
 }
 
 /// The result of a check, or of an attempt to acquire the lock.
 enum Attempt {
-    Granted(Acquired),
+    Granted(Grant),
     Free,
     Held(HeldByOthers),
     Busy,
+}
+
+/// A lock that was granted, in the open store.
+struct Grant {
+    store: Store,
+    guard: LockGuard,
+    requested_at: Instant,
 }
 
 /// A lock that others hold.
@@ -77,40 +95,115 @@ struct HeldByOthers {
 impl AcquireRequest<'_> {
     /// Acquires the lock, or fails after the timeout `wait` or on a signal.
     pub fn acquire(&self, signals: &Signals) -> Result<Acquired> {
+        self.dir.check_is_store()?;
         let deadline = Instant::now().checked_add(self.wait);
+        let mut turn = self.wait_for_turn(deadline, signals)?;
         let mut segments = segment_names(&self.dir.path);
-        let mut attempt = self.try_once()?;
-        let mut last_held = None;
+        let mut pace = CheckPace { checked_at: Instant::now(), interval: Duration::ZERO };
+        let mut next_check = pace.checked_at + CHECK_INTERVAL_MAX;
+        let (mut is_first_attempt, mut last_held) = (true, None);
         loop {
             signals.check()?;
-            let is_timed_out = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let now = Instant::now();
+            let is_timed_out = deadline.is_some_and(|deadline| now >= deadline);
+            let mut attempt = None;
+            let is_running = turn.try_run(self.shared)?;
+            if is_running && is_first_attempt {
+                is_first_attempt = false;
+                attempt = Some(self.try_once()?);
+            } else if now >= next_check
+                || is_timed_out
+                || pace.may_check(now, is_running) && segments != segment_names(&self.dir.path)
+            {
+                // The names are read before the check, so that a change during the check ends the
+                // next wait.
+                segments = segment_names(&self.dir.path);
+                pace.checked(now);
+                attempt = Some(match self.check_free()? {
+                    Attempt::Free if is_running => self.try_once()?,
+                    checked => checked,
+                });
+            }
             match attempt {
-                Attempt::Granted(acquired) => return Ok(acquired),
-                Attempt::Held(held) if is_timed_out => return Err(self.timeout_error(&held.message)),
-                Attempt::Busy if is_timed_out => {
-                    // The store may be busy only because another waiter is polling. If the lease
-                    // that this process saw last has not expired yet, the error is that the lock is
-                    // held, not that the store is busy.
-                    let held = last_held.filter(|held: &HeldByOthers| held.until > Instant::now());
-                    return Err(
-                        held.map_or_else(|| self.dir.busy_error(self.wait), |held| self.timeout_error(&held.message))
-                    );
+                Some(Attempt::Granted(Grant { store, guard, requested_at })) => {
+                    return Ok(Acquired { store, guard, requested_at, running: turn.into_running() });
                 }
-                Attempt::Free | Attempt::Busy => signals.sleep(limit(deadline, POLL_INTERVAL.mul_f64(jitter())))?,
-                Attempt::Held(held) => {
-                    let left = held.until.saturating_duration_since(Instant::now()).min(POLL_MAX);
-                    wait_for_change(&self.dir.path, segments, limit(deadline, left), signals)?;
+                Some(Attempt::Held(held)) => {
+                    if is_timed_out {
+                        return Err(self.timeout_error(&held.message));
+                    }
+                    next_check = held.until.min(Instant::now() + POLL_MAX);
                     last_held = Some(held);
                 }
+                Some(Attempt::Free) => {
+                    if is_timed_out {
+                        return Err(self.timeout_error(&self.still_running()));
+                    }
+                    turn.ask_to_look();
+                    next_check = Instant::now() + CHECK_INTERVAL_MAX;
+                }
+                Some(Attempt::Busy) => {
+                    if is_timed_out {
+                        // The store may be open for a moment only. If the lease that this process
+                        // saw last has not expired yet, the error is that the lock is held.
+                        let held = last_held.filter(|held: &HeldByOthers| held.until > Instant::now());
+                        return Err(held.map_or_else(|| self.last_look(), |held| self.timeout_error(&held.message)));
+                    }
+                    next_check = Instant::now() + POLL_INTERVAL.mul_f64(jitter());
+                }
+                None => {}
             }
-            // The names are read before the check, so that a change during the check ends the next
-            // wait.
-            segments = segment_names(&self.dir.path);
-            attempt = match self.check_free()? {
-                Attempt::Free => self.try_once()?,
-                other => other,
-            };
+            signals.sleep(limit(deadline, POLL_INTERVAL))?;
         }
+    }
+
+    /// Waits until no other process is ahead of this one.
+    fn wait_for_turn(&self, deadline: Option<Instant>, signals: &Signals) -> Result<Turn> {
+        let files = self.turn_files();
+        if let Some(turn) = files.try_turn()? {
+            return Ok(turn);
+        }
+        if self.wait.is_zero() {
+            return Err(self.last_look());
+        }
+        files.send_turn(signals.sender());
+        loop {
+            let left = limit(deadline, POLL_MAX);
+            match signals.next(left) {
+                Some(Event::Turn(turn)) => return turn,
+                _ => signals.check()?,
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(self.last_look());
+            }
+        }
+    }
+
+    /// The error of a wait in which this process could not see who holds the lock.
+    fn last_look(&self) -> anyhow::Error {
+        let since = Instant::now();
+        loop {
+            match self.check_free() {
+                Ok(Attempt::Held(held)) => return self.timeout_error(&held.message),
+                Ok(Attempt::Busy) if since.elapsed() < LAST_LOOK => std::thread::sleep(POLL_INTERVAL.mul_f64(jitter())),
+                Ok(Attempt::Busy) => return self.dir.busy_error(self.wait),
+                Ok(_) => {
+                    let message = format!("lock {:?} is free only now, or other commands wait for it", self.name);
+                    return self.timeout_error(&message);
+                }
+                Err(err) => return err,
+            }
+        }
+    }
+
+    fn still_running(&self) -> String {
+        let path = open::shell_quoted(&self.turn_files().running_path());
+        let name = self.name;
+        format!("what an earlier `lock run` has started under lock {name:?} still runs: fuser -v {path} shows it")
+    }
+
+    pub fn turn_files(&self) -> TurnFiles {
+        TurnFiles::of(&self.dir.path, self.name)
     }
 
     /// Opens the store for writing and tries to acquire the lock, without waiting.
@@ -123,7 +216,7 @@ impl AcquireRequest<'_> {
         let options = self.reason.iter().fold(options, LockOptions::reason);
         let requested_at = Instant::now();
         match store.lock_with(self.name, options.wait(LockWaitPolicy::NoWait).lease(self.ttl).auto_renew(false)) {
-            Ok(guard) => Ok(Attempt::Granted(Acquired { store: open::warn_data_loss(store), guard, requested_at })),
+            Ok(guard) => Ok(Attempt::Granted(Grant { store: open::warn_data_loss(store), guard, requested_at })),
             Err(err) => match err.kind() {
                 ErrorKind::LockNotAvailable(held) => {
                     let held = HeldByOthers::by(self.name, &held.holders);
@@ -151,6 +244,26 @@ impl AcquireRequest<'_> {
     }
 }
 
+/// Keeps checks of a store that changes all the time apart.
+struct CheckPace {
+    checked_at: Instant,
+    interval: Duration,
+}
+
+impl CheckPace {
+    /// While a command runs under the lock, its end is seen without the store.
+    fn may_check(&self, now: Instant, is_free_to_run: bool) -> bool {
+        let interval = if is_free_to_run { self.interval } else { CHECK_INTERVAL_MAX };
+        now >= self.checked_at + interval
+    }
+
+    fn checked(&mut self, now: Instant) {
+        let is_in_series = now < self.checked_at + CHECK_PAUSE;
+        let interval = if is_in_series { 2 * self.interval } else { CHECK_INTERVAL_MIN };
+        (self.checked_at, self.interval) = (now, interval.clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX));
+    }
+}
+
 impl HeldByOthers {
     fn by(name: &str, holders: &[LockEntry]) -> Self {
         let left = holders.iter().filter_map(|holder| holder.lease_remaining).max().unwrap_or(POLL_MAX);
@@ -167,25 +280,6 @@ fn limit(deadline: Option<Instant>, time: Duration) -> Duration {
 /// together.
 pub fn jitter() -> f64 {
     rand::random_range(0.5..1.5)
-}
-
-/// Waits until the segments have changed and have then stayed the same for about [`DEBOUNCE`];
-/// waits for `at_most` at the longest.
-fn wait_for_change(dir: &Path, before: Vec<OsString>, at_most: Duration, signals: &Signals) -> Result<()> {
-    let (started, mut last, mut changed_at) = (Instant::now(), before, None);
-    loop {
-        let left = at_most.saturating_sub(started.elapsed());
-        if left.is_zero() {
-            return Ok(());
-        }
-        signals.sleep(POLL_INTERVAL.min(left))?;
-        let now = segment_names(dir);
-        if now != last {
-            (last, changed_at) = (now, Some(Instant::now()));
-        } else if changed_at.is_some_and(|at| at.elapsed() >= DEBOUNCE.mul_f64(jitter())) {
-            return Ok(());
-        }
-    }
 }
 
 /// The names of the WAL segments; none if they cannot be read, because opening the store reports

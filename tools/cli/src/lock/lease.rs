@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use percolite::{Error, ErrorKind, LockEntry, LockLostReason, Store, Timestamp};
 
-use super::signals::{Event, Signals};
-use super::{acquire, render};
+use super::signals::{EndReason, Event, Signals};
+use super::turns::Running;
+use super::{acquire, process_tree, render};
 use crate::exit::Code;
 use crate::open::{self, StoreDir, StoreOrBusy};
 
@@ -16,6 +17,8 @@ use crate::open::{self, StoreDir, StoreOrBusy};
 /// release is about the minimum; that of a renewal is a twentieth of the ttl, within these bounds.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(500);
+/// How often the renewer looks whether another process has asked for a renewal.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An acquired lease.
 #[derive(Clone)]
@@ -142,14 +145,14 @@ struct OwnedLease {
 
 impl LeaseRenewer {
     /// Starts the thread. The lease was granted after `requested_at`, so it does not expire before
-    /// `requested_at` plus its ttl.
-    pub fn start(lease: &Lease<'_>, requested_at: Instant, events: Sender<Event>) -> Self {
+    /// `requested_at` plus its ttl. Other processes ask through `asked` whether the lease is held.
+    pub fn start(lease: &Lease<'_>, requested_at: Instant, mut asked: Running, events: Sender<Event>) -> Self {
         let (running, stop) = channel();
         let dir = StoreDir { path: lease.dir.path.clone() };
         let owned = OwnedLease { dir, name: lease.name.into(), token: lease.token, ttl: lease.ttl };
         let thread = std::thread::spawn(move || {
             let lease = Lease { dir: &owned.dir, name: &owned.name, token: owned.token, ttl: owned.ttl };
-            renew_until_stopped(&lease, requested_at, &stop, &events)
+            renew_until_stopped(&lease, requested_at, &stop, &mut asked, &events)
         });
         Self { running, thread }
     }
@@ -162,37 +165,58 @@ impl LeaseRenewer {
 }
 
 /// Renews the lease each time half of its ttl has passed, until `stop` is disconnected or the lease
-/// is lost. A renewal that fails or finds the store open elsewhere is retried, even after the ttl
-/// has passed: only the store shows whether the lease is lost.
+/// is lost. A renewal that fails or finds the store open elsewhere is retried.
+///
+/// The command is ended before the lease can expire, except if the command itself has the store
+/// open: then no other process can be granted the lock, and only the store shows whether the lease
+/// is lost.
 fn renew_until_stopped(
     lease: &Lease<'_>,
     requested_at: Instant,
     stop: &Receiver<()>,
+    asked: &mut Running,
     events: &Sender<Event>,
 ) -> Instant {
     let (mut expires_at, mut due) = (requested_at + lease.ttl, requested_at + lease.ttl / 2);
-    let mut warned = false;
+    let (mut is_warned, mut is_ended) = (false, false);
     loop {
-        let pause = due.saturating_duration_since(Instant::now());
+        let pause = due.saturating_duration_since(Instant::now()).min(LOOK_INTERVAL);
         if stop.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
             return expires_at;
         }
         let started = Instant::now();
+        if started < due && !asked.was_asked_to_look() {
+            continue;
+        }
         due = started + (lease.ttl / 20).clamp(RETRY_MIN, RETRY_MAX).mul_f64(acquire::jitter());
-        match lease.renew(expires_at) {
-            Ok(Renewed::Done) => (expires_at, due) = (started + lease.ttl, started + lease.ttl / 2),
-            Ok(Renewed::Busy) => {}
+        let cause = match lease.renew(expires_at) {
+            Ok(Renewed::Done) => {
+                (expires_at, due) = (started + lease.ttl, started + lease.ttl / 2);
+                continue;
+            }
             Ok(Renewed::Lost(message)) => {
                 // Sending fails if the command has ended meanwhile and the receiver is dropped.
-                let _ = events.send(Event::Lost(message));
+                let _ = events.send(Event::End(EndReason { message, by: None, is_lost: true }));
                 return expires_at;
             }
-            Err(err) if !warned => {
-                warned = true;
-                let dir = open::shell_quoted(&lease.dir.path);
-                eprintln!("warning: lock {:?} in {dir} cannot be renewed yet, retrying: {err:#}", lease.name);
+            Ok(Renewed::Busy) => "the store is open in another process".to_owned(),
+            Err(err) => {
+                let cause = format!("{err:#}");
+                if !is_warned {
+                    is_warned = true;
+                    let dir = open::shell_quoted(&lease.dir.path);
+                    eprintln!("warning: lock {:?} in {dir} cannot be renewed yet, retrying: {cause}", lease.name);
+                }
+                cause
             }
-            Err(_) => {}
+        };
+        let is_late = Instant::now() + lease.ttl / 4 >= expires_at;
+        if is_late && !is_ended && !process_tree::is_open_in_tree(&lease.dir.path.join("PERCOLITE")) {
+            is_ended = true;
+            let Lease { name, token, .. } = lease;
+            let message = format!("lock {name:?} with token {token} could not be renewed before it expires: {cause}");
+            let reason = EndReason { message, by: Some(expires_at - lease.ttl / 10), is_lost: false };
+            let _ = events.send(Event::End(reason));
         }
     }
 }

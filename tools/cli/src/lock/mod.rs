@@ -1,15 +1,19 @@
 //! `percolite lock`: named locks that outlive the process that acquired them.
 //!
 //! Only one process at a time can have a store open for writing, so these commands do not keep the
-//! store open. Their locks are leases, which are rows in the store. [`acquire`] acquires a lease,
-//! [`lease`] renews and releases it, [`run`] runs a command under it and forwards [`signals`], and
-//! [`render`] prints locks for `locks`, `stats` and `top`.
+//! store open. Their locks are leases, which are rows in the store. [`acquire`] acquires a lease in the
+//! order of [`turns`], [`lease`] renews and releases it, [`run`] runs a command under it, forwards
+//! [`signals`] and ends its [`process_tree`], and [`render`] prints locks for `locks`, `stats` and
+//! `top`.
 
 mod acquire;
 mod lease;
+mod outer;
+mod process_tree;
 pub mod render;
 mod run;
 mod signals;
+mod turns;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -21,6 +25,7 @@ use percolite::{LockGuard, MAX_KEYSPACE_NAME_BYTES, MAX_LOCK_REASON_BYTES, Times
 use self::acquire::{AcquireRequest, Acquired};
 use self::lease::{Lease, Released};
 use self::signals::Signals;
+use self::turns::TurnFiles;
 use crate::exit::Code;
 use crate::open::{self, StoreDir};
 use crate::output::print_line;
@@ -42,9 +47,9 @@ A named lock excludes other holders of the same name in all processes, those of 
 to do with keyspaces and rows. It is a lease: it expires after --ttl, even if its holder was killed. The token is a \
 fencing token: a later holder has a greater one.
 
-Commands that wait are in no queue, so their order is undefined. They do not keep the store open: each polls until \
-the lease expires or the store changes. If another process has the store open all the time, the exit code is 4; if the \
-lock is held, it is 8.")]
+Commands that wait are served in the order of their arrival. They do not keep the store open, and only the first one \
+looks into it. If another process has the store open all the time, the exit code is 4; if the lock is held, it is \
+8.")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -88,9 +93,7 @@ Examples:
   percolite lock acquire shop catalogue --ttl 5m --shared
 
 The output is the token alone. The lock is not renewed: it expires after --ttl, or `percolite lock release` releases \
-it by the token.
-
-Commands that wait are in no queue: see `percolite lock --help`.")]
+it by the token.")]
 struct AcquireArgs {
     #[command(flatten)]
     request: RequestArgs,
@@ -138,18 +141,21 @@ COMMAND runs while the lock is held, with the token in PERCOLITE_LOCK_TOKEN. The
 and released when COMMAND ends. The exit code is that of COMMAND, or 128 and the number of the signal that ended it. \
 INT, TERM and HUP are forwarded to COMMAND; before it runs they end the wait, and the exit code is 130.
 
+When COMMAND has ended, what it has started and left running gets TERM, and KILL ten seconds later, whatever session \
+it is in; only then is the lock released. Not reached is what other processes start for COMMAND: at, cron, a daemon, a \
+container engine.
+
 The store is closed while COMMAND runs, so COMMAND may open it. It is busy for short times: when `lock run` renews the \
-lock, and when waiting commands poll. A longer --ttl makes renewals rare. If COMMAND keeps the store open, the renewal \
-is retried until it succeeds, and COMMAND continues to run even after the lock has expired. A program that keeps the \
-store open for longer than --ttl renews the lock itself: Store::attach_lock with the token, and LockGuard::detach at \
-its end.
+lock, and when the first waiting command looks. A longer --ttl makes renewals rare. If COMMAND itself keeps the store \
+open, the renewal is retried until it succeeds, and COMMAND continues to run even after the lock has expired. A \
+program that keeps the store open for longer than --ttl renews the lock itself: Store::attach_lock with the token, and \
+LockGuard::detach at its end.
 
-If the lock is found to be lost (another process holds it, or it expired before a renewal), COMMAND gets TERM, and \
-KILL ten seconds later, and the exit code is 8. If COMMAND ended before the loss was found, its exit code stays and a \
-warning is printed. COMMAND keeps running if `lock run` itself is killed: use the token, or Txn::fence, where work \
-without the lock would do harm.
-
-Commands that wait are in no queue: see `percolite lock --help`.")]
+If the lock is lost (released by its token, or expired), or cannot be renewed because another process has the store \
+open, COMMAND and all that it has started get TERM, and KILL ten seconds later, at the latest before the lock expires. \
+The exit code is 8. If COMMAND ended before the loss was found, its exit code stays and a warning is printed. The same \
+ends COMMAND if `lock run` itself is killed. Other `lock` commands wait for that; programs that use the library rely \
+on the lease alone: use the token, or Txn::fence, where work without the lock would do harm.")]
 struct RunArgs {
     #[command(flatten)]
     request: RequestArgs,
@@ -196,10 +202,8 @@ pub fn run(args: &Args) -> Result<u8> {
 
 fn acquire(args: &AcquireArgs) -> Result<()> {
     let signals = Signals::watch()?;
-    let Acquired { store, guard, .. } = args
-        .request
-        .acquire_request(args.ttl, "percolite lock acquire", args.request.reason.clone())
-        .acquire(&signals)?;
+    let request = args.request.acquire_request(args.ttl, "percolite lock acquire", args.request.reason.clone());
+    let Acquired { store, guard, running, .. } = request.acquire(&signals)?;
     // If the token cannot be printed, the lock is released here: without its token it could not be
     // released before it expires.
     let printed = signals.check().and_then(|()| print_line(guard.token()));
@@ -209,6 +213,8 @@ fn acquire(args: &AcquireArgs) -> Result<()> {
         guard.release()?;
     }
     store.close()?;
+    drop(running);
+    request.turn_files().remove_unused();
     printed
 }
 
@@ -223,7 +229,10 @@ fn release(args: &ReleaseArgs) -> Result<()> {
     let signals = Signals::watch()?;
     let lease = Lease { dir: &args.store, name: &args.name, token: args.token, ttl: Duration::ZERO };
     match lease.release(Some(&signals), args.wait)? {
-        Released::Done => Ok(()),
+        Released::Done => {
+            TurnFiles::of(&args.store.path, &args.name).remove_unused();
+            Ok(())
+        }
         Released::Busy => Err(args.store.busy_error(args.wait)),
         Released::NotHeld(others) => {
             let dir = open::shell_quoted(&args.store.path);

@@ -1,49 +1,58 @@
 //! `percolite lock run`: runs a command while a lock is held.
+//!
+//! The lock is released when the command has ended and nothing that it has started runs any more:
+//! what is left gets SIGTERM and then SIGKILL. The same ends all of it when the lock is lost.
 
 use std::io;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use percolite::MAX_LOCK_REASON_BYTES;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, WaitStatus};
 
 use super::RunArgs;
 use super::acquire::Acquired;
 use super::lease::{Lease, LeaseRenewer, Released};
-use super::signals::{Event, Signals};
+use super::outer::{self, OUTER_VAR};
+use super::process_tree::{Ending, KILL_DELAY, ProcessTree};
+use super::signals::{EndReason, Event, Signals};
 use crate::exit::Code;
 use crate::{duration, open};
 
 /// The environment variable with the token, for the command.
 const TOKEN_VAR: &str = "PERCOLITE_LOCK_TOKEN";
-/// The time between SIGTERM and SIGKILL to a command whose lock is lost.
-const KILL_DELAY: Duration = Duration::from_secs(10);
 /// How often to check the command, in case its SIGCHLD was missed.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often to check what is being ended.
+const ENDING_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the release of the lock is first retried while the store is open elsewhere. Signals are
 /// ignored for this time, because the signal that ended the command may arrive here late.
 const RELEASE_RETRY_MIN: Duration = Duration::from_secs(2);
 /// After [`RELEASE_RETRY_MIN`], the release is retried for this time. A signal ends these retries.
 const RELEASE_RETRY_MAX: Duration = Duration::from_secs(28);
 
-/// The end of a command.
-struct CommandExit {
-    status: ExitStatus,
-    /// The message about the loss of the lock, if it was lost while the command ran.
-    lost: Option<String>,
+/// The end of a command and of everything that it has started.
+pub struct CommandExit {
+    pub status: WaitStatus,
+    /// Why the command was ended, if it did not end by itself.
+    pub reason: Option<EndReason>,
 }
 
 pub fn run(args: &RunArgs) -> Result<u8> {
+    if outer::is_inner() { run_command(args) } else { outer::run() }
+}
+
+fn run_command(args: &RunArgs) -> Result<u8> {
     let signals = Signals::watch()?;
+    let outer = outer::watch()?;
     let request = &args.request;
     let Some((program, arguments)) = args.command.split_first() else {
         return Err(Code::Usage.error("COMMAND is missing"));
     };
     let reason = request.reason.clone().unwrap_or_else(|| truncate(&program.to_string_lossy()));
-    let Acquired { store, guard, requested_at } =
-        request.acquire_request(args.ttl, "percolite lock run", Some(reason)).acquire(&signals)?;
+    let acquire = request.acquire_request(args.ttl, "percolite lock run", Some(reason));
+    let Acquired { store, guard, requested_at, running } = acquire.acquire(&signals)?;
     let token = super::detach(guard)?;
     let lease = Lease { dir: &request.store, name: &request.name, token, ttl: args.ttl };
     store.close()?;
@@ -57,27 +66,39 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     // A signal that arrived before this call cannot be forwarded, so it prevents the start of the
     // command.
     signals.has_command();
-    let started = signals.check().and_then(|()| {
-        let started = Command::new(program).args(arguments).env(TOKEN_VAR, token.to_string()).spawn();
-        started.map_err(|err| not_started(&program.to_string_lossy(), &err))
+    let started = signals.check().and_then(|()| ProcessTree::prepare()).and_then(|()| {
+        let asked = running.try_clone()?;
+        running.make_inheritable()?;
+        let mut command = Command::new(program);
+        command.args(arguments).env(TOKEN_VAR, token.to_string()).env_remove(OUTER_VAR);
+        let started = command.spawn().map_err(|err| not_started(&program.to_string_lossy(), &err))?;
+        Ok((ProcessTree::of(&started), asked))
     });
-    let mut child = match started {
-        Ok(child) => child,
+    let (tree, asked) = match started {
+        Ok(started) => started,
         Err(err) => {
             release(&lease, expires_at, None, &signals);
+            drop(running);
+            acquire.turn_files().remove_unused();
             return Err(err);
         }
     };
-    let renewer = LeaseRenewer::start(&lease, requested_at, signals.sender());
-    let exit = supervise(&mut child, &signals);
+    let renewer = LeaseRenewer::start(&lease, requested_at, asked, signals.sender());
+    let ended = supervise(tree, &signals, outer);
     let ended_at = Instant::now();
     let expires_at = renewer.stop();
-    let CommandExit { status, lost } = exit?;
-    if let Some(message) = lost {
-        return Err(Code::LockHeld.error(format!("{message}; terminated {}", program.to_string_lossy())));
+    let CommandExit { status, reason } = ended?;
+    if !reason.as_ref().is_some_and(|reason| reason.is_lost) {
+        release(&lease, expires_at, Some(ended_at), &signals);
     }
-    release(&lease, expires_at, Some(ended_at), &signals);
-    Ok(exit_code(status))
+    drop(running);
+    acquire.turn_files().remove_unused();
+    match reason {
+        Some(EndReason { message, .. }) => {
+            Err(Code::LockHeld.error(format!("{message}; terminated {}", program.to_string_lossy())))
+        }
+        None => Ok(exit_code(status)),
+    }
 }
 
 fn not_started(program: &str, err: &io::Error) -> anyhow::Error {
@@ -85,27 +106,45 @@ fn not_started(program: &str, err: &io::Error) -> anyhow::Error {
     code.error(format!("{program} cannot be run: {err}"))
 }
 
-/// Waits for the end of the command, forwards signals to it, and ends it if the lock is lost.
-fn supervise(child: &mut Child, signals: &Signals) -> Result<CommandExit> {
-    let (mut lost, mut kill_at) = (None, None);
+/// Forwards signals to the command, and ends it if the lock is lost or the outer process is gone.
+/// Returns when nothing that the command has started runs any more.
+pub fn supervise(mut tree: ProcessTree, signals: &Signals, outer: Option<Pid>) -> Result<CommandExit> {
+    let (mut reason, mut ending): (_, Option<Ending>) = (None, None);
     loop {
-        if let Some(status) = child.try_wait().context("cannot wait for the command")? {
-            return Ok(CommandExit { status, lost });
+        let is_over = tree.reap()?;
+        if is_over {
+            let status = tree.status().context("the command was waited for elsewhere")?;
+            return Ok(CommandExit { status, reason });
         }
-        let now = Instant::now();
-        if kill_at.is_some_and(|at| now >= at) {
-            child.kill().context("cannot end the command")?;
-            kill_at = None;
+        if tree.status().is_some() {
+            ending.get_or_insert_with(|| Ending::by(Instant::now() + KILL_DELAY));
         }
-        let until_kill = kill_at.map_or(POLL_INTERVAL, |at: Instant| at.saturating_duration_since(now));
-        match signals.next(until_kill.min(POLL_INTERVAL)) {
-            Some(Event::Signal(received)) => received.forward(child),
-            Some(Event::Lost(message)) => {
-                // The child was not reaped, so no other process has its pid.
-                let _ = kill_process(Pid::from_child(child), Signal::TERM);
-                (lost, kill_at) = (Some(message), Some(Instant::now() + KILL_DELAY));
+        if let Some(ending) = &mut ending {
+            ending.step(&tree);
+        }
+        let event = signals.next(if ending.is_some() { ENDING_INTERVAL } else { POLL_INTERVAL });
+        let end = match event {
+            _ if reason.is_none() && outer::is_gone(outer) => {
+                let message = "`lock run` was killed".to_owned();
+                Some(EndReason { message, by: None, is_lost: false })
             }
-            Some(Event::Child) | None => {}
+            Some(Event::Signal(received)) => {
+                match (tree.command(), &mut ending) {
+                    (Some(command), _) => received.forward(command),
+                    // The command has ended, and a second request is not to wait for what is left.
+                    (None, Some(ending)) => ending.kill_at = Instant::now(),
+                    (None, None) => {}
+                }
+                None
+            }
+            Some(Event::End(end)) => Some(end),
+            Some(Event::Child | Event::Turn(_)) | None => None,
+        };
+        if let Some(end) = end {
+            let begun = ending.as_ref().map(|ending| ending.kill_at);
+            let kill_at = [end.by, begun].into_iter().flatten().fold(Instant::now() + KILL_DELAY, Instant::min);
+            ending.get_or_insert_with(|| Ending::by(kill_at)).kill_at = kill_at;
+            reason = Some(end);
         }
     }
 }
@@ -152,8 +191,8 @@ fn release(lease: &Lease<'_>, expires_at: Instant, ended_at: Option<Instant>, si
 }
 
 /// The exit code, as a shell computes it.
-fn exit_code(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+pub fn exit_code(status: WaitStatus) -> u8 {
+    let code = status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(Code::Failed as u8)
 }
 

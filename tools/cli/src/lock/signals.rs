@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::raw::c_int;
-use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -15,16 +14,32 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
 
+use super::turns::Turn;
 use crate::exit::Code;
 
-/// An event while a command runs.
+/// The signals that request the end.
+pub const ENDING: [c_int; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// An event while this process waits for a lock, or while a command runs.
 pub enum Event {
     /// A signal that requests the end.
     Signal(Received),
     /// A child has changed its state.
     Child,
-    /// The lock is lost; the message for the error.
-    Lost(String),
+    /// No other process is ahead of this one in the queue for the lock.
+    Turn(Result<Turn>),
+    /// The command must end.
+    End(EndReason),
+}
+
+/// Why a command must end.
+pub struct EndReason {
+    /// The message of the error.
+    pub message: String,
+    /// The command must have ended by then; `None` if nothing is known.
+    pub by: Option<Instant>,
+    /// Whether the lease has ended, so that another process may hold the lock.
+    pub is_lost: bool,
 }
 
 /// A received signal.
@@ -36,18 +51,17 @@ pub struct Received {
 }
 
 impl Received {
-    /// Forwards the signal to the child, which must not have been reaped: another process could
-    /// have its pid. A signal from the terminal is not forwarded to a child of the same process
-    /// group: the child has received it from the terminal, and many programs act differently on a
+    /// Forwards the signal to the command, which must not have been reaped: another process could
+    /// have its pid. A signal from the terminal is not forwarded to a command of the same process
+    /// group: the command has received it from the terminal, and many programs act differently on a
     /// second signal.
-    pub fn forward(&self, child: &Child) {
-        let pid = Pid::from_child(child);
-        if self.by_terminal && getpgid(Some(pid)).is_ok_and(|group| group == getpgrp()) {
+    pub fn forward(&self, command: Pid) {
+        if self.by_terminal && getpgid(Some(command)).is_ok_and(|group| group == getpgrp()) {
             return;
         }
         if let Some(signal) = Signal::from_named_raw(self.signal) {
-            // Sending fails if the child has ended meanwhile.
-            let _ = kill_process(pid, signal);
+            // Sending fails if the command has ended meanwhile.
+            let _ = kill_process(command, signal);
         }
     }
 }
@@ -66,7 +80,7 @@ impl Signals {
     pub fn watch() -> Result<Self> {
         // A signal that was ignored when this process started stays ignored, here and in the
         // command: for example under `nohup`, or in a background job of a script.
-        let watched = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).chain([SIGCHLD]);
+        let watched = ENDING.into_iter().filter(|signal| !is_ignored(*signal)).chain([SIGCHLD]);
         let mut received = SignalsInfo::<WithOrigin>::new(watched).context("cannot watch for signals")?;
         let (sender, events) = channel();
         let signals = Self { events, sender, stop_requested: Arc::default(), has_command: Arc::default() };
@@ -132,7 +146,7 @@ impl Signals {
     }
 }
 
-fn interrupted() -> anyhow::Error {
+pub fn interrupted() -> anyhow::Error {
     Code::Interrupted.error("interrupted; this command holds no lock")
 }
 

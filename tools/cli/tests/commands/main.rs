@@ -12,6 +12,7 @@ mod history;
 mod inspect;
 mod load;
 mod lock;
+mod lock_processes;
 mod lock_views;
 mod open_stores;
 #[path = "../../../../tests/support/orphans.rs"]

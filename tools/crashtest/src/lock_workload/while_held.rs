@@ -262,7 +262,10 @@ impl<'a> LockClient<'a> {
                 self.events.record(LockEvent::Granted { request: requested.tick, token, id: None, at, term: None });
                 self.env.shared.held.lock().push((request.name.clone(), token));
             }
-            let marked = self.write_and_record(txn, &(request.name.clone(), token), Work::Append)?;
+            // An error ends the call, and with it the grant.
+            let marked = self
+                .write_and_record(txn, &(request.name.clone(), token), Work::Append)
+                .inspect_err(|_| _ = self.events.record_end_attempt(&request.name, token))?;
             last = Some((marked, format!("m/{}.{marked}", self.id.session), txn.start_ts()));
             if pauses {
                 self.pause();

@@ -1,0 +1,294 @@
+//! lock run: what its command starts, how all of it ends, and who runs next.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolite::Store;
+use percolite::env::{BootClock, Env, JoinHandle, Parker, SystemEnv};
+
+use crate::common::Sandbox;
+use crate::lock::{WAITS, ends, kill, wait_for};
+
+/// Starts processes that work on: in the background, in another session, and without the parent
+/// that has started them. Each writes to its file `beat.X`.
+const STARTS_WORKERS: &str = "\
+    work='while [ ! -e enough ]; do echo beat >> beat.$0; sleep 0.02; done'
+    sh -c \"$work\" background &
+    setsid sh -c \"$work\" session &
+    (setsid nohup sh -c \"$work\" orphan > nohup.out 2>&1 &)
+    until [ -e beat.background ] && [ -e beat.session ] && [ -e beat.orphan ]; do sleep 0.02; done
+    echo $PERCOLITE_LOCK_TOKEN > token";
+
+/// Counts the beats twice. The counts are the same if nothing works.
+const COUNTS: &str = "cat beat.* | wc -l; sleep 0.4; cat beat.* | wc -l";
+
+/// Takes the lock, and checks that nothing works while it is held.
+#[track_caller]
+fn assert_nothing_works(sandbox: &Sandbox, what: &str) {
+    let counts = ends(sandbox.lock_run("shop job --wait 50s", COUNTS)).succeeds();
+    let counts: Vec<u64> = counts.lines().map(|count| count.trim().parse().unwrap()).collect();
+    assert!(counts.len() == 2 && counts[0] == counts[1] && counts[0] > 0, "{what}: {counts:?}");
+}
+
+fn sandbox_with_workers(line: &str, then: &str) -> (Sandbox, std::process::Child) {
+    let sandbox = Sandbox::with_shop();
+    let run = sandbox.lock_run(line, &format!("{STARTS_WORKERS}; {then}"));
+    (sandbox, run)
+}
+
+#[test]
+fn nothing_that_a_command_started_works_when_another_holds_the_lock() {
+    let (sandbox, run) = sandbox_with_workers("shop job", "exit 5");
+    wait_for("the workers do not run", || sandbox.has("token"));
+    assert_nothing_works(&sandbox, "the command has ended");
+    assert_eq!(ends(run).code, Some(5));
+    for (what, code) in [("INT", 130), ("TERM", 143), ("HUP", 129), ("KILL", 137)] {
+        let (sandbox, run) = sandbox_with_workers("shop job --ttl 5s", "exec sleep 60");
+        wait_for("the workers do not run", || sandbox.has("token"));
+        kill(&format!("-{what}"), run.id());
+        assert_nothing_works(&sandbox, what);
+        // A process that was killed has no code.
+        assert_eq!(ends(run).code, Some(code).filter(|code| *code != 137), "{what}");
+    }
+    let (sandbox, run) = sandbox_with_workers("shop job --ttl 5s", "exec sleep 60");
+    wait_for("the workers do not run", || sandbox.has("token"));
+    kill("-KILL", sandbox.inner_process("job"));
+    assert_nothing_works(&sandbox, "the inner process is killed");
+    ends(run).fails(8, "was ended by signal 9, and has ended its command");
+}
+
+#[test]
+fn a_lock_that_was_released_elsewhere_is_granted_when_the_command_has_ended() {
+    for forced in [false, true] {
+        // The lease would be renewed after half an hour.
+        let (sandbox, run) = sandbox_with_workers("shop job --ttl 1h", "exec sleep 60");
+        wait_for("the workers do not run", || sandbox.read("token").ends_with('\n'));
+        let token = sandbox.read("token");
+        if forced {
+            let store = sandbox.open();
+            assert!(store.force_unlock("job", token.trim_end().parse().unwrap()).unwrap());
+            store.close().unwrap();
+        } else {
+            sandbox.ok(&format!("lock release shop job {token}"));
+        }
+        assert_nothing_works(&sandbox, "released by its token");
+        ends(run).fails(8, "no grant of the lock has this token; terminated sh");
+    }
+}
+
+#[test]
+fn a_shared_command_that_lost_its_lock_keeps_only_exclusive_ones_out() {
+    let (sandbox, run) = sandbox_with_workers("shop job --ttl 1h --shared", "exec sleep 60");
+    wait_for("the workers do not run", || sandbox.has("token"));
+    assert_eq!(ends(sandbox.lock_run("shop job --shared --wait 50s", "echo beside")).succeeds(), "beside\n");
+    sandbox.run("lock run shop job --wait 0s -- true").fails(8, "is held by \"percolite lock run\"");
+    kill("-TERM", run.id());
+    assert_nothing_works(&sandbox, "a shared lock");
+    ends(run);
+}
+
+/// The lease cannot be renewed, and could be taken over by the program that has the store open.
+#[test]
+fn a_command_ends_before_its_lease_if_the_store_is_open_elsewhere() {
+    let (sandbox, run) = sandbox_with_workers("shop job --ttl 10s", "exec sleep 60");
+    wait_for("the workers do not run", || sandbox.has("token"));
+    let store = sandbox.open();
+    let guard = store.lock("job").unwrap();
+    let count = || ["background", "session", "orphan"].map(|worker| sandbox.read(&format!("beat.{worker}")).len());
+    let before = count();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(count(), before, "the command works while a program holds the lock");
+    drop(guard);
+    store.close().unwrap();
+    ends(run).fails(8, "could not be renewed before it expires: the store is open in another process; terminated sh");
+}
+
+/// With both processes killed, nothing is left that could end what the command has started.
+#[test]
+fn what_survives_lock_run_keeps_the_next_command_out() {
+    let (sandbox, mut run) = sandbox_with_workers("shop job --ttl 5s", "exec sleep 60");
+    wait_for("the workers do not run", || sandbox.has("token"));
+    let inner = sandbox.inner_process("job");
+    kill("-STOP", run.id());
+    kill("-KILL", inner);
+    run.kill().unwrap();
+    run.wait().unwrap();
+    std::thread::sleep(Duration::from_secs(5));
+    sandbox.run("lock run shop job --wait 500ms -- true").fails(8, "still runs: fuser -v shop/locks/");
+    sandbox.run("lock acquire shop job --ttl 1h --wait 0s").fails(8, "still runs: fuser -v shop/locks/");
+    sandbox.file("enough", "");
+    // The command itself is found as the message says.
+    let running = std::fs::read_dir(sandbox.path().join("shop/locks")).unwrap().map(|entry| entry.unwrap().path());
+    let running = running.into_iter().find(|path| path.extension().unwrap() == "running").unwrap();
+    for process in processes_with(&running) {
+        kill("-KILL", process);
+    }
+    assert_nothing_works(&sandbox, "the survivors have ended");
+}
+
+/// The processes that have this file open.
+fn processes_with(file: &std::path::Path) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let opens = |process: &std::path::PathBuf| {
+        let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        open.into_iter().any(|descriptor| std::fs::read_link(descriptor.path()).is_ok_and(|opened| opened == file))
+    };
+    let found = processes.filter(opens);
+    found.map(|process| process.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_process_that_ignores_term_is_killed_after_the_command() {
+    let sandbox = Sandbox::with_shop();
+    let script = "setsid sh -c \"trap '' TERM; while :; do echo beat >> beat.deaf; sleep 0.02; done\" & \
+                  until [ -e beat.deaf ]; do sleep 0.02; done; echo done";
+    let run = sandbox.lock_run("shop job", script);
+    wait_for("it does not run", || sandbox.has("beat.deaf"));
+    assert_nothing_works(&sandbox, "a process that ignores TERM");
+    assert_eq!(ends(run).succeeds(), "done\n");
+}
+
+#[test]
+fn lock_run_within_lock_run_has_processes_of_its_own() {
+    let sandbox = Sandbox::with_shop();
+    let inner = "$percolite lock run shop inner -- sh -c 'env | grep -c PERCOLITE_LOCK_RUN; exit 6'";
+    let ran = ends(sandbox.lock_run("shop outer", inner));
+    assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(6), "0\n", ""));
+}
+
+#[test]
+fn no_files_of_turns_are_left() {
+    let sandbox = Sandbox::with_shop();
+    let left = || std::fs::read_dir(sandbox.path().join("shop/locks")).unwrap().count();
+    for name in ["one", "two", "three"] {
+        sandbox.ok(&format!("lock run shop {name} -- true"));
+    }
+    assert_eq!(left(), 0);
+    let token = sandbox.ok("lock acquire shop four --ttl 1h");
+    sandbox.run("lock run shop four --wait 100ms -- true").fails(8, "is held");
+    sandbox.ok(&format!("lock release shop four {token}"));
+    assert_eq!(left(), 0);
+}
+
+#[test]
+fn waiting_commands_run_in_the_order_of_their_arrival() {
+    let sandbox = Sandbox::with_shop();
+    let holder = sandbox.lock_run("shop job", &format!("echo > running; {WAITS}"));
+    wait_for("it does not run", || sandbox.has("running"));
+    // The kernel lists the processes that hold or wait for each file.
+    let waiting = || {
+        let entries = std::fs::read_dir(sandbox.path().join("shop/locks")).unwrap().flatten();
+        let queue = entries.map(|entry| entry.path()).find(|path| path.extension().unwrap() == "queue");
+        let queue = queue.map_or(0, |queue| std::fs::metadata(queue).unwrap().ino());
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().filter(|line| line.contains(&format!(":{queue} "))).count()
+    };
+    let mut commands = Vec::new();
+    for number in 1..=8 {
+        commands.push(sandbox.lock_run("shop job --wait 50s", &format!("echo {number} >> order")));
+        wait_for("the command does not wait", || waiting() == number);
+    }
+    sandbox.file("enough", "");
+    ends(holder).succeeds();
+    commands.into_iter().for_each(|command| assert_eq!(ends(command).succeeds(), ""));
+    assert_eq!(sandbox.read("order").split_whitespace().collect::<String>(), "12345678");
+}
+
+#[test]
+fn of_many_waiting_commands_none_gives_up() {
+    let sandbox = Sandbox::with_shop();
+    let holder = sandbox.lock_run("shop job", &format!("echo > running; {WAITS}"));
+    wait_for("it does not run", || sandbox.has("running"));
+    let commands: Vec<_> =
+        (0..32).map(|_| sandbox.lock_run("shop job --wait 55s", "mkdir alone && sleep 0.02 && rmdir alone")).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    sandbox.file("enough", "");
+    ends(holder).succeeds();
+    commands.into_iter().for_each(|command| assert_eq!(ends(command).succeeds(), ""));
+}
+
+/// The clocks of this machine, with a wall clock that is two hours ahead.
+struct Ahead(SystemEnv);
+
+impl Env for Ahead {
+    fn unix_millis(&self) -> u64 {
+        self.0.unix_millis() + 2 * 3_600_000
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn boot_clock(&self) -> Option<BootClock> {
+        self.0.boot_clock()
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random()
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.0.sleep(time);
+    }
+
+    fn parker(&self) -> Arc<dyn Parker> {
+        self.0.parker()
+    }
+
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
+        self.0.spawn(name, work)
+    }
+}
+
+#[test]
+fn a_lease_granted_while_the_clock_was_ahead_ends_after_its_time() {
+    let sandbox = Sandbox::with_shop();
+    let ahead = || Store::builder().env(Arc::new(Ahead(SystemEnv::default()))).open(sandbox.path().join("shop"));
+    let store = ahead().unwrap();
+    store.get_lock("job", Duration::from_secs(4)).unwrap().unwrap();
+    store.close().unwrap();
+    sandbox.run("lock run shop job --wait 0s -- true").fails(8, "is held");
+    assert_eq!(sandbox.ok("lock run shop job --wait 50s -- echo mine"), "mine\n");
+    // A clock that jumps ahead while a lease is held does not end it.
+    let token = sandbox.ok("lock acquire shop job --ttl 1h");
+    let store = ahead().unwrap();
+    assert!(store.try_lock("job").unwrap().is_none());
+    store.close().unwrap();
+    assert_eq!(sandbox.token_of("job").unwrap(), token.trim_end());
+}
+
+/// Ctrl-Z stops `lock run` and its command, `fg` continues them.
+#[test]
+fn a_job_is_stopped_and_continued_at_a_terminal() {
+    let sandbox = Sandbox::with_shop();
+    sandbox.file("command", format!("echo > running; {WAITS}; read line; echo \"read $line\""));
+    let percolite = env!("CARGO_BIN_EXE_percolite");
+    let mut terminal = Command::new("env");
+    terminal.args(["--default-signal=INT,TSTP,TTIN,TTOU", "script", "-qefc", "exec sh -im", "/dev/null"]);
+    terminal.current_dir(sandbox.path()).env("PS1", "$ ").env_remove("ENV");
+    let mut terminal = terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut keys = terminal.stdin.take().unwrap();
+    let mut types = |keys_typed: &str| std::io::Write::write_all(&mut keys, keys_typed.as_bytes()).unwrap();
+    types(&format!("{percolite} lock run shop nightly -- sh command\n"));
+    wait_for("it does not run", || sandbox.has("running"));
+    let inner = sandbox.inner_process("nightly");
+    let state_of = |pid: u64| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+    };
+    types("\x1a");
+    wait_for("it is not stopped", || state_of(inner) == 'T');
+    types("fg\n");
+    wait_for("it does not continue", || state_of(inner) != 'T');
+    // The command is in the foreground: it reads from the terminal.
+    sandbox.file("enough", "");
+    std::thread::sleep(Duration::from_millis(300));
+    types("a line\nexit\n");
+    drop(keys);
+    let shown = terminal.wait_with_output().unwrap().stdout;
+    let shown = String::from_utf8_lossy(&shown);
+    assert!(shown.contains("read a line"), "{shown}");
+    assert_eq!(sandbox.token_of("nightly"), None);
+}
