@@ -121,11 +121,13 @@ impl Fault {
         }
         for name in self.names() {
             // A call on an open file matches by the file's path, others by the path that they get.
-            match name.split_once('/').filter(|_| !matches!(self.syscall, Syscall::Write | Syscall::Sync)) {
-                Some((_, file)) => DESCRIPTORS.for_each(|number| {
-                    command.arg("-P").arg(format!("/proc/self/fd/{number}/{file}"));
-                }),
-                None => drop(command.arg("-P").arg(store_dir.join(name))),
+            if matches!(self.syscall, Syscall::Write | Syscall::Sync) {
+                command.arg("-P").arg(store_dir.join(name));
+                continue;
+            }
+            let file = name.rsplit('/').next().unwrap_or(&name);
+            for number in DESCRIPTORS {
+                command.arg("-P").arg(format!("/proc/self/fd/{number}/{file}"));
             }
         }
         command.arg("-e").arg(format!("trace={calls}"));
