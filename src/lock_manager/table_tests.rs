@@ -134,7 +134,11 @@ fn holders_alone_are_shown_as_in_the_whole_queue() {
         assert_eq!(holders(&queue, &CLOCK, usize::MAX, |_| true), all, "{modes:?}");
         assert_eq!(holders(&queue, &CLOCK, 1, |_| true), all[..1], "{modes:?}");
         for entry in &all {
-            assert_eq!(holders(&queue, &CLOCK, 1, |grant| grant.id == entry.id), [entry.clone()], "{modes:?}");
+            assert_eq!(
+                holders(&queue, &CLOCK, 1, |grant| grant.id == entry.id),
+                std::slice::from_ref(entry),
+                "{modes:?}"
+            );
         }
     }
 }

@@ -199,7 +199,7 @@ mod tests {
         for (wall_passed, wanted) in [(-2 * hours, 60_000), (0, 60_000), (20_000, 40_000), (2 * hours, 0)] {
             let row = row();
             let unix_millis = row.since_ms.saturating_add_signed(wall_passed);
-            let boot = Some(BootClock { boot: row.boot + 1, elapsed: Duration::from_millis(30_000) });
+            let boot = Some(BootClock { boot: row.boot + 1, elapsed: Duration::from_secs(30) });
             let now = Clocks { unix_millis, boot };
             let next = row.in_terms_of_this_boot(&now).unwrap();
             assert!(next.in_terms_of_this_boot(&now).is_none());

@@ -151,7 +151,7 @@ fn run(store: &Store) {
     let parker = store.inner.env.parker();
     locks.renewer.0.lock().parker = Some(Arc::clone(&parker));
     loop {
-        let Some((due, over)) = next_work(locks) else { return };
+        let Some(RenewerRound { due, over }) = next_work(locks) else { return };
         for some in due.chunks(LEASE_ROWS_PER_TXN) {
             let failed = locks.renew_due(LeaseRows::new(store), some);
             locks.renewer.set_next_checks(&failed, locks.env.elapsed());
@@ -164,9 +164,16 @@ fn run(store: &Store) {
     }
 }
 
-/// The leases to renew, those that expire first ahead of the others, and the ended leases whose
-/// rows must be removed. `None` if the thread is to end.
-fn next_work(locks: &NamedLocks) -> Option<(Vec<Arc<Grant>>, Vec<Arc<Grant>>)> {
+/// A round's work of the lease renewer.
+struct RenewerRound {
+    /// The leases to renew, those that expire first ahead of the others.
+    due: Vec<Arc<Grant>>,
+    /// The ended leases whose rows must be removed.
+    over: Vec<Arc<Grant>>,
+}
+
+/// The work of the next round; `None` if the thread is to end.
+fn next_work(locks: &NamedLocks) -> Option<RenewerRound> {
     let mut state = locks.renewer.0.lock();
     if state.stopping {
         return None;
@@ -184,7 +191,7 @@ fn next_work(locks: &NamedLocks) -> Option<(Vec<Arc<Grant>>, Vec<Arc<Grant>>)> {
         }
     }
     due.sort_by_cached_key(|grant| grant.lease().map(|lease| lease.expires_at));
-    Some((due, std::mem::take(&mut state.over)))
+    Some(RenewerRound { due, over: std::mem::take(&mut state.over) })
 }
 
 /// Removes the rows of ended leases. Returns whether that failed and is to be repeated.

@@ -215,7 +215,8 @@ fn renew_until_stopped(
             is_ended = true;
             let Lease { name, token, .. } = lease;
             let message = format!("lock {name:?} with token {token} could not be renewed before it expires: {cause}");
-            let reason = EndReason { message, by: Some(expires_at - lease.ttl / 10), is_lost: false };
+            let reason =
+                EndReason { message, by: expires_at.checked_sub(lease.ttl / 10).or(Some(expires_at)), is_lost: false };
             let _ = events.send(Event::End(reason));
         }
     }
