@@ -31,11 +31,12 @@ pub struct EngineStats {
     pub running_compactions: u64,
     /// The number of running flushes of RocksDB's own memtables.
     pub running_flushes: u64,
-    /// Whether RocksDB has stopped writes until its flushes or compactions have caught up. The
-    /// store's flush waits meanwhile; commits continue until the memtables are full.
+    /// Whether the store's next flush waits until RocksDB's flushes or compactions have caught up.
+    /// Commits continue until the memtables are full.
     pub is_write_stopped: bool,
-    /// The rate to which RocksDB limits writes into the tables, in bytes per second; 0: no limit.
-    pub delayed_write_bytes_per_second: u64,
+    /// Whether there are no compactions, because the disk had no room for one when the store was
+    /// opened. A flush that finds room starts them again.
+    pub compactions_paused: bool,
     /// The number of failed flushes and compactions of RocksDB since the store was opened.
     pub background_errors: u64,
     /// Open engine snapshots. Each snapshot keeps the versions that it can read: in the memtables
@@ -56,8 +57,8 @@ pub struct ColumnStats {
     pub column: Column,
     /// The number of its tables.
     pub sst_files: u64,
-    /// The number of its tables in level 0, which are not compacted yet. From 20 on, RocksDB slows
-    /// writes into the tables.
+    /// The number of its tables in level 0, which are not compacted yet. From 20 on, the
+    /// next flush waits for a compaction.
     pub level0_files: u64,
     /// The size of all its tables.
     pub sst_bytes: u64,

@@ -6,7 +6,8 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `write`, `write_retry` | writes with retries during write stalls; table sync |
+//! | `write`, `write_retry` | writes with retries during write stalls |
+//! | `table_sync`, `free_space` | table sync; compactions when the disk is nearly full |
 //! | `cursor` | range scans |
 //! | `skip_corruption` | scans that skip unreadable blocks |
 //! | `manifest` | checks of the manifest before RocksDB reads it |
@@ -15,16 +16,19 @@
 mod cursor;
 mod errors;
 pub(super) mod file_names;
+mod free_space;
 pub(super) mod manifest;
 mod options;
 pub(super) mod repair;
 pub(super) mod skip_corruption;
 mod stats;
+mod table_sync;
 mod write;
 mod write_retry;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use rocksdb::checkpoint::Checkpoint;
@@ -45,6 +49,8 @@ use crate::sync::Mutex;
 /// `MultiGet` of RocksDB reads at most the maximum, which bounds memory: all blocks that are read
 /// stay pinned until the call returns.
 const MULTI_GET_KEYS: RangeInclusive<usize> = 8..=256;
+/// The size of RocksDB's own log from which on a checkpoint flushes first.
+const NEVER_FLUSH: u64 = u64::MAX;
 
 /// The process that first used RocksDB, whose background threads live there.
 static FIRST_USER: OnceLock<Process> = OnceLock::new();
@@ -64,13 +70,15 @@ pub struct RocksStorage {
     /// The buffer into which a write copies its batch, because a retry needs the copy. The buffer
     /// is empty between writes, and kept for its capacity.
     retry_buffer: parking_lot::Mutex<Vec<u8>>,
+    /// Whether automatic compactions are off, because the disk had too little space at opening.
+    compactions_paused: AtomicBool,
 }
 
 /// Fields are dropped in this order, so that the store lock is released last.
 struct LockedDb {
     db: DB,
     /// Stays open, because RocksDB reaches its files through it.
-    _directory: Directory,
+    directory: Directory,
     /// `None` if the caller keeps the store lock.
     marker: Option<StoreLock>,
     process: Process,
@@ -148,14 +156,15 @@ impl RocksStorage {
     ) -> Result<Self, EngineError> {
         let path = directory.path();
         manifest::reject_recycled_record(path)?;
-        let mut options = options(setup)?;
+        let auto_compactions = free_space::has_room_at_opening(path);
+        let mut options = options(setup, auto_compactions)?;
         // In an existing store, a missing database or column is data loss, and must not be replaced
         // by an empty one.
         options.create_if_missing(is_new);
         options.create_missing_column_families(is_new);
         let db = DB::open_cf_descriptors(&options, path, column_family_descriptors(&options, setup)?)
             .map_err(|error| open_error(path, is_new, error))?;
-        Self::from_db(db, directory, Some(marker))
+        Self::from_db(db, directory, Some(marker), !auto_compactions)
     }
 
     /// Opens the tables in the directory read-only: nothing in it is changed, and writes fail.
@@ -167,10 +176,10 @@ impl RocksStorage {
         let path = directory.path();
         manifest::reject_torn_record(path)?;
         manifest::reject_recycled_record(path)?;
-        let options = options(setup)?;
+        let options = options(setup, false)?;
         let db = DB::open_cf_descriptors_read_only(&options, path, column_family_descriptors(&options, setup)?, false)
             .map_err(|error| open_error(path, false, error))?;
-        Self::from_db(db, directory, marker)
+        Self::from_db(db, directory, marker, false)
     }
 
     /// The store lock, if this storage has it.
@@ -179,10 +188,13 @@ impl RocksStorage {
     }
 
     /// Makes a RocksDB checkpoint of what is durable in the tables: RocksDB hard-links the files of
-    /// tables, which are immutable, and copies the other files.
+    /// tables, which are immutable, and copies the other files. The caller has flushed: a flush by
+    /// RocksDB here would have no limit.
     pub fn checkpoint(&self, directory: &Path, failed: impl Fn(String) -> EngineError) -> Result<(), EngineError> {
         let checkpoint = Checkpoint::new(&self.database.borrow_owner().db);
-        checkpoint.and_then(|checkpoint| checkpoint.create_checkpoint(directory)).map_err(|error| match error.kind() {
+        let created =
+            checkpoint.and_then(|checkpoint| checkpoint.create_checkpoint_with_log_size(directory, NEVER_FLUSH));
+        created.map_err(|error| match error.kind() {
             rocksdb::ErrorKind::Corruption => {
                 EngineError::Corruption(format!("cannot make a checkpoint: {}", corruption_message(&error)))
             }
@@ -194,8 +206,13 @@ impl RocksStorage {
         })
     }
 
-    fn from_db(db: DB, directory: &Directory, marker: Option<StoreLock>) -> Result<Self, EngineError> {
-        let opened = LockedDb { db, _directory: directory.clone(), marker, process: Process::current() };
+    fn from_db(
+        db: DB,
+        directory: &Directory,
+        marker: Option<StoreLock>,
+        compactions_paused: bool,
+    ) -> Result<Self, EngineError> {
+        let opened = LockedDb { db, directory: directory.clone(), marker, process: Process::current() };
         let database = OwnedDb::try_new(opened, |LockedDb { db, .. }| {
             let find = |column| {
                 let missing =
@@ -218,6 +235,7 @@ impl RocksStorage {
             write_options,
             writing: Mutex::default(),
             retry_buffer: parking_lot::Mutex::default(),
+            compactions_paused: AtomicBool::new(compactions_paused),
         })
     }
 
@@ -363,7 +381,10 @@ impl Storage for RocksStorage {
     }
 
     fn stats(&self) -> Result<EngineStats, EngineError> {
-        self.database.with_dependent(|LockedDb { db, .. }, columns| stats::collect(db, columns))
+        let stats = self.database.with_dependent(|LockedDb { db, .. }, columns| stats::collect(db, columns))?;
+        let compactions_paused = self.compactions_paused();
+        let is_write_stopped = stats.is_write_stopped || !compactions_paused && self.compactions_lag()?;
+        Ok(EngineStats { is_write_stopped, compactions_paused, ..stats })
     }
 }
 

@@ -101,7 +101,8 @@ fn with_options_string(base: &mut Options, text: &str) -> Result<Options, Engine
     base.get_options_from_string(text).map_err(|error| EngineError::Io(error.to_string()))
 }
 
-/// RocksDB's options where they differ from the defaults, and why.
+/// RocksDB's options where they differ from the defaults, and why. `auto_compactions`: whether
+/// compactions may begin at opening; see [`free_space`](super::free_space).
 ///
 /// - No write-ahead log of RocksDB: the store's own log has everything that is not flushed. Each
 ///   write disables RocksDB's log in its write options.
@@ -113,9 +114,11 @@ fn with_options_string(base: &mut Options, text: &str) -> Result<Options, Engine
 /// - `no_slowdown` for each write: RocksDB rejects a write instead of stalling it, and
 ///   `write_retry` retries the write. A write that stalls inside RocksDB blocks RocksDB's recovery
 ///   from a full disk, and the stall ends only with that recovery: a deadlock.
+/// - No stalls for compactions: RocksDB's flush would wait for them first, without a limit, and on
+///   a full disk they never end. [`flush_all`](super::RocksStorage::flush_all) waits itself.
 /// - One limit for RocksDB's memtables of all columns together. The content of a memtable of the
 ///   store normally fits into this limit, so RocksDB mostly flushes it as a whole.
-pub fn options(setup: RocksOptions) -> Result<Options, EngineError> {
+pub fn options(setup: RocksOptions, auto_compactions: bool) -> Result<Options, EngineError> {
     let mut options = with_options_string(&mut Options::default(), "max_bgerror_resume_count=0")?;
     options.set_compression_type(match setup.compression {
         Compression::None => DBCompressionType::None,
@@ -123,6 +126,11 @@ pub fn options(setup: RocksOptions) -> Result<Options, EngineError> {
     });
     options.set_enable_write_thread_adaptive_yield(false);
     options.set_atomic_flush(true);
+    options.set_level_zero_slowdown_writes_trigger(i32::MAX);
+    options.set_level_zero_stop_writes_trigger(i32::MAX);
+    options.set_soft_pending_compaction_bytes_limit(0);
+    options.set_hard_pending_compaction_bytes_limit(0);
+    options.set_disable_auto_compactions(!auto_compactions);
     options.set_write_buffer_size(setup.write_buffer_bytes);
     options.set_db_write_buffer_size(setup.write_buffer_bytes);
     options.set_max_background_jobs(2);

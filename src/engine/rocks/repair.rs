@@ -92,7 +92,7 @@ fn repair_copy(
     seed_column_families(&scratch.0.join("columns"), files, setup)?;
     let failed =
         |error: rocksdb::Error| EngineError::Corruption(format!("cannot repair {}: {error}", shown(directory)));
-    let mut options = options::options(setup)?;
+    let mut options = options::options(setup, false)?;
     DB::repair(&options, files).map_err(failed)?;
     for entry in fs::read_dir(files.join("lost")).into_iter().flatten().flatten() {
         if entry.path().extension().is_some_and(|end| end == "sst") {
@@ -103,11 +103,10 @@ fn repair_copy(
         }
     }
     options.create_missing_column_families(true);
-    options.set_disable_auto_compactions(true);
     let db = DB::open_cf_descriptors(&options, files, options::column_family_descriptors(&options, setup)?)
         .map_err(failed)?;
     let files = Directory::open(files).map_err(cannot)?;
-    RocksStorage::from_db(db, &files, None)
+    RocksStorage::from_db(db, &files, None, true)
 }
 
 /// Copies all files. Tables are never changed in place, so they are hard-linked where possible.
@@ -130,7 +129,7 @@ fn copy(directory: &Path, to: &Path) -> io::Result<()> {
 fn seed_column_families(donor: &Path, to: &Path, setup: RocksOptions) -> Result<(), EngineError> {
     let failed =
         |error: rocksdb::Error| EngineError::Io(format!("cannot prepare a repair in {}: {error}", shown(donor)));
-    let mut options: Options = options::options(setup)?;
+    let mut options: Options = options::options(setup, false)?;
     options.create_if_missing(true);
     options.create_missing_column_families(true);
     let db = DB::open_cf_descriptors(&options, donor, options::column_family_descriptors(&options, setup)?)

@@ -21,7 +21,6 @@ pub fn collect(db: &DB, columns: &ColumnFamilies<'_>) -> Result<EngineStats, Eng
         running_compactions: of_all(properties::NUM_RUNNING_COMPACTIONS)?,
         running_flushes: of_all(properties::NUM_RUNNING_FLUSHES)?,
         is_write_stopped: of_all(properties::IS_WRITE_STOPPED)? != 0,
-        delayed_write_bytes_per_second: of_all(properties::ACTUAL_DELAYED_WRITE_RATE)?,
         background_errors: of_all(BACKGROUND_ERRORS)?,
         ..EngineStats::default()
     };

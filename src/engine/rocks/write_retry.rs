@@ -42,11 +42,17 @@ impl WriteRetry {
         Self { waited: Duration::ZERO, last: now }
     }
 
+    /// Sleeps until the next attempt.
+    #[allow(clippy::disallowed_methods, reason = "disk time is real time, whatever the store's env")]
+    pub fn sleep(&mut self) {
+        std::thread::sleep(self.next_delay());
+    }
+
     /// Returns the delay until the next attempt, and adds this delay to the time waited.
     ///
     /// Delays grow, because attempts every millisecond could fail forever: when RocksDB only slows
     /// writes down, each attempt that it rejects postpones the time from which it accepts one.
-    pub fn next_delay(&mut self) -> Duration {
+    fn next_delay(&mut self) -> Duration {
         let delay = (self.waited / 4).clamp(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
         self.waited += delay;
         delay
