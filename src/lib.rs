@@ -147,6 +147,7 @@ mod memtable;
 #[path = "memtable/tests.rs"]
 mod memtable_tests;
 pub mod oracle;
+mod os_limits;
 mod owner_id;
 mod pipeline;
 mod process;

@@ -93,6 +93,8 @@ pub trait Storage: CellReader + 'static {
     fn write(&self, batch: Self::Batch<'_>) -> Result<(), EngineError>;
     /// Blocks until all batches written before this call survive a power cut.
     fn sync(&self) -> Result<(), EngineError>;
+    /// Work after a flush into this storage, which blocks neither reads nor writes, and may fail.
+    fn after_flush(&self) {}
     /// See [`Engine::checkpoint`](super::Engine::checkpoint).
     fn checkpoint(&self, _directory: &Path) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("make checkpoints"))

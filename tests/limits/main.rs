@@ -11,10 +11,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
+mod descriptors;
 mod disk;
+mod process;
 mod rows;
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -31,6 +32,13 @@ const SECONDS: u64 = 120;
 pub enum Limit {
     /// The directory is a disk of its own with so many KiB.
     DiskKib(u64),
+    /// The process may have so many files open.
+    OpenFiles(u64),
+    /// No file may have more than so many blocks of 512 bytes. The signal is ignored.
+    FileBlocks(u64),
+    /// The user of the process may have so many threads, until the process raises the limit. The
+    /// limit does not hold for root, so this is another user.
+    Threads(u64),
 }
 
 impl Limit {
@@ -38,6 +46,11 @@ impl Limit {
     fn script(self) -> String {
         match self {
             Self::DiskKib(kib) => format!("mount -t tmpfs -o size={kib}k percolite \"$DISK\" && exec \"$@\""),
+            Self::FileBlocks(number) => format!("trap '' XFSZ && ulimit -f {number} && exec \"$@\""),
+            Self::Threads(number) => format!(
+                "chmod 777 \"$DISK\" && exec setpriv --reuid=65534 --regid=65534 --clear-groups prlimit --nproc={number}: \"$@\""
+            ),
+            Self::OpenFiles(number) => format!("ulimit -n {number} && exec \"$@\""),
         }
     }
 
@@ -48,6 +61,7 @@ impl Limit {
                 command.args(["--mount", "--propagation", "private", "sh"]);
                 command
             }
+            Self::OpenFiles(_) | Self::FileBlocks(_) | Self::Threads(_) => Command::new("sh"),
         };
         command.args(["-c", &self.script(), "sh"]).env("DISK", directory);
         command
@@ -64,6 +78,7 @@ impl Limit {
     }
 }
 
+#[derive(Clone, Copy)]
 /// A scenario: its name, its limit, and what the process does in its directory.
 pub struct Scenario {
     pub name: &'static str,
@@ -72,7 +87,7 @@ pub struct Scenario {
 }
 
 fn main() -> ExitCode {
-    let scenarios = [disk::SCENARIOS].concat();
+    let scenarios = [descriptors::SCENARIOS, disk::SCENARIOS, process::SCENARIOS].concat();
     if let (Ok(name), Some(directory)) = (std::env::var(SCENARIO), std::env::var_os(DIRECTORY)) {
         let scenario = scenarios.iter().find(|scenario| scenario.name == name).unwrap();
         (scenario.run)(&PathBuf::from(directory));

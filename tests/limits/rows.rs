@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use percolite::{Builder, Error, Keyspace, Store, Txn};
+use percolite::{Builder, Error, Store};
 
 const VALUE_BYTES: usize = 1000;
 
@@ -33,23 +33,37 @@ pub fn value(number: u64) -> Vec<u8> {
     (0..VALUE_BYTES / 8).flat_map(|_| next()).collect()
 }
 
-/// Rows that were acknowledged as durable.
-#[derive(Default)]
+/// Rows of a keyspace that were acknowledged as durable.
 pub struct Acknowledged {
+    keyspace: &'static str,
     pub keys: Vec<[u8; 8]>,
 }
 
+impl Default for Acknowledged {
+    fn default() -> Self {
+        Self::named("rows")
+    }
+}
+
 impl Acknowledged {
+    pub fn named(keyspace: &'static str) -> Self {
+        Self { keyspace, keys: Vec::new() }
+    }
+
+    /// Writes so many rows in one transaction.
+    pub fn write(&mut self, store: &Store, key: fn(u64) -> [u8; 8], count: u64) -> Result<(), Error> {
+        let rows = store.keyspace(self.keyspace)?;
+        let numbers = self.keys.len() as u64..self.keys.len() as u64 + count;
+        store.transact(|txn| numbers.clone().try_for_each(|number| txn.put(&rows, key(number), value(number))))?;
+        self.keys.extend(numbers.map(key));
+        Ok(())
+    }
+
     /// Writes rows, ten in a transaction, until a commit fails.
-    pub fn fill(&mut self, store: &Store, rows: &Keyspace, key: fn(u64) -> [u8; 8]) -> Error {
+    pub fn fill(&mut self, store: &Store, key: fn(u64) -> [u8; 8]) -> Error {
         loop {
-            let numbers = self.keys.len() as u64..self.keys.len() as u64 + 10;
-            let write = |txn: &mut Txn| {
-                numbers.clone().try_for_each(|number| txn.put(rows, key(number), value(number)))
-            };
-            match store.transact(write) {
-                Ok(()) => self.keys.extend(numbers.map(key)),
-                Err(error) => return error,
+            if let Err(error) = self.write(store, key, 10) {
+                return error;
             }
         }
     }
@@ -57,7 +71,7 @@ impl Acknowledged {
     /// Opens the store read-only and checks that all rows are there.
     pub fn check(&self, directory: &Path) {
         let store = small().read_only(true).open(directory).unwrap();
-        let rows = store.keyspace("rows").unwrap();
+        let rows = store.keyspace(self.keyspace).unwrap();
         for (number, key) in (0..).zip(&self.keys) {
             let found = store.get(&rows, key).unwrap();
             assert!(found.as_deref() == Some(&value(number)), "the acknowledged row {number} is lost");

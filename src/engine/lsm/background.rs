@@ -67,7 +67,10 @@ pub enum Poll {
 /// One round of the thread's work. `written` keeps the log's written sequence from one round to the
 /// next: the log is idle if this sequence has not grown.
 pub fn run_once<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>, written: &mut u64) -> Poll {
-    let worked = flush(shared, path).and_then(|()| {
+    let worked = flush(shared, path).and_then(|flushed| {
+        if flushed {
+            shared.tables.after_flush();
+        }
         // A failure needs no handling here: the log keeps it, and returns it from all later calls.
         let _ = path.wal.preallocate_segment();
         let is_needed = path.record_needed.load(Ordering::Acquire);

@@ -83,7 +83,7 @@ pub fn flush_all<D: Disk, T: Storage>(shared: &Shared<D, T>) -> Result<(), Engin
             break;
         }
     }
-    flush(shared, path)
+    flush(shared, path).map(drop)
 }
 
 /// Makes the active memtable immutable, if it has any entry. The caller must have flushed the
@@ -112,12 +112,12 @@ fn switch_memtable<D: Disk, T: Storage>(
     Ok(())
 }
 
-/// Flushes the immutable memtable, if there is one.
-pub fn flush<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) -> Result<(), EngineError> {
+/// Flushes the immutable memtable, if there is one. Returns whether there was.
+pub fn flush<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) -> Result<bool, EngineError> {
     let _one = path.flush_lock.lock();
     let immutable = shared.state.lock().read_state.immutable.clone();
     let Some(ImmutableMemtable { memtable, last_sequence: end }) = immutable else {
-        return shared.ensure_ok();
+        return shared.ensure_ok().map(|()| false);
     };
     shared.sync()?;
     // The flush may take long, and the segment that follows the flushed memtable's is new.
@@ -134,7 +134,7 @@ pub fn flush<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) ->
         .map(drop)
         .map_err(|error| shared.record_failure(EngineError::Undetermined(error.to_string())))?;
     crash_point!(FlushSegmentRemoved);
-    Ok(())
+    Ok(true)
 }
 
 /// Replaces the read state for new snapshots, and that of each open snapshot that has a stripe or

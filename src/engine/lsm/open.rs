@@ -1,4 +1,8 @@
-//! Opening: the frames of the log above the tables' flushed sequence become an immutable memtable.
+//! Opening: the frames of the log above the tables' flushed sequence are replayed into a memtable.
+//!
+//! A replayed memtable that is not full goes on as the active memtable: this incarnation's frames
+//! follow in it. So an opening that writes little makes no table, and the segments of several
+//! incarnations belong to one memtable. A full one becomes immutable, and is flushed.
 //!
 //! The frames that an incarnation writes itself take at most four times the memtable limit in the
 //! log at a time: those of an immutable and an active memtable, each of up to twice the limit. If
@@ -143,11 +147,16 @@ pub fn open<D: Disk, T: Storage>(disk: D, tables: T, options: LsmOptions) -> Res
     let LsmOptions { wal_id, is_new, mut random, memtable_bytes, accept_data_loss, .. } = options;
     let secrets = RapidSecrets::seed(random());
     let (flushed_sequence, replayed, recovered) = replay_wal(&disk, &tables, (wal_id, is_new), secrets)?;
-    let is_long = replayed.memtable().memory_bytes() > memtable_bytes.saturating_mul(4)
-        || recovered.segment_count() > REPLAYED_SEGMENTS_MAX;
+    let memory = replayed.memtable().memory_bytes();
+    let has_many_segments = recovered.segment_count() > REPLAYED_SEGMENTS_MAX;
+    let is_long = has_many_segments || memory > memtable_bytes.saturating_mul(4);
     let wal = wal::resume(disk, &recovered, random(), accept_data_loss).map_err(wal_error)?;
     let end = wal.last_sequence();
-    let memtable = MemtableWriter::new(end, secrets);
+    let (memtable, immutable) = if memory < memtable_bytes && !has_many_segments {
+        (replayed, None)
+    } else {
+        (MemtableWriter::new(end, secrets), Some(Arc::clone(replayed.memtable())))
+    };
     let active = Arc::clone(memtable.memtable());
     let write_path = WritePath {
         wal: wal.handle(),
@@ -157,9 +166,10 @@ pub fn open<D: Disk, T: Storage>(disk: D, tables: T, options: LsmOptions) -> Res
         memtable_bytes,
         record_needed: AtomicBool::new(false),
     };
-    let shared = Shared::new(tables, Some(write_path), active, replayed, secrets, (flushed_sequence, end))?;
+    let shared = Shared::new(tables, Some(write_path), active, immutable, secrets, (flushed_sequence, end))?;
     if is_long {
         flush(&shared, shared.write_path()?)?;
+        shared.tables.after_flush();
     }
     Ok(shared)
 }
@@ -217,7 +227,8 @@ fn from_replayed<D: Disk, T: Storage>(
     (flushed_sequence, end): (u64, u64),
 ) -> Result<Shared<D, T>, EngineError> {
     let active = Arc::clone(MemtableWriter::new(end, secrets).memtable());
-    Shared::new(tables, None, active, replayed, secrets, (flushed_sequence, end))
+    let immutable = Some(Arc::clone(replayed.memtable()));
+    Shared::new(tables, None, active, immutable, secrets, (flushed_sequence, end))
 }
 
 /// A number in an internal cell; 0 if it was never written.

@@ -14,6 +14,7 @@ use crate::engine::EngineError;
 use crate::engine::stall_tracker::StallTracker;
 use crate::engine::storage::Storage;
 use crate::memtable::{Memtable, MemtableWriter};
+use crate::os_limits::with_advice;
 use crate::process::Process;
 use crate::sync::Mutex;
 use crate::wal::{self, WalHandle, WalWriter};
@@ -73,12 +74,13 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         tables: T,
         write_path: Option<WritePath<D>>,
         active: Arc<Memtable>,
-        replayed: MemtableWriter,
+        immutable: Option<Arc<Memtable>>,
         secrets: RapidSecrets,
         (flushed_sequence, end): (u64, u64),
     ) -> Result<Self, EngineError> {
-        let memtable = Arc::clone(replayed.memtable());
-        let immutable = (!memtable.is_empty()).then_some(ImmutableMemtable { memtable, last_sequence: end });
+        let immutable = immutable
+            .filter(|memtable| !memtable.is_empty())
+            .map(|memtable| ImmutableMemtable { memtable, last_sequence: end });
         let read_state = ReadState { active, immutable, tables: Arc::new(tables.snapshot()?), flushed_sequence };
         let read_state = Arc::new(read_state);
         let current = CurrentState { visible_sequence: end, read_state, snapshots: BTreeMap::new() };
@@ -124,15 +126,18 @@ fn advice(kind: ErrorKind) -> &'static str {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             "; let this user read and write the files of the store, and open it again"
         }
-        ErrorKind::StorageFull => "; free some space, and open the store again",
         _ => "; check the disk and the system's limits, and open the store again",
     }
 }
 
 pub fn wal_error(error: wal::WalError) -> EngineError {
     match error {
-        wal::WalError::Io(cause) => EngineError::Io(format!("{cause}{}", advice(cause.kind()))),
-        wal::WalError::Failed(_) => EngineError::Undetermined(error.to_string()),
+        wal::WalError::Io(cause) => {
+            let text = with_advice(cause.to_string());
+            let more = if text == cause.to_string() { advice(cause.kind()) } else { "" };
+            EngineError::Io(format!("{text}{more}"))
+        }
+        wal::WalError::Failed(_) => EngineError::Undetermined(with_advice(error.to_string())),
         wal::WalError::WrongStore { .. } | wal::WalError::UnsupportedFormat { .. } => {
             EngineError::NotAStore(error.to_string())
         }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::disk::{readable, shown};
 use crate::engine::EngineError;
+use crate::os_limits::with_advice;
 
 pub fn open_error(path: &Path, is_new: bool, error: rocksdb::Error) -> EngineError {
     match error.kind() {
@@ -20,7 +21,7 @@ pub fn open_error(path: &Path, is_new: bool, error: rocksdb::Error) -> EngineErr
         rocksdb::ErrorKind::IOError if !is_new && error.as_ref().contains("No such file or directory") => {
             EngineError::Corruption(format!("the tables in {} are incomplete: {}", shown(path), message(&error)))
         }
-        _ => EngineError::Io(format!("cannot open the store in {}: {}", shown(path), message(&error))),
+        _ => EngineError::Io(with_advice(format!("cannot open the store in {}: {}", shown(path), message(&error)))),
     }
 }
 
@@ -42,6 +43,6 @@ fn corruption_error(error: &rocksdb::Error) -> EngineError {
 pub fn engine_error(error: rocksdb::Error) -> EngineError {
     match error.kind() {
         rocksdb::ErrorKind::Corruption => corruption_error(&error),
-        _ => EngineError::Undetermined(message(&error).into_owned()),
+        _ => EngineError::Undetermined(with_advice(message(&error))),
     }
 }

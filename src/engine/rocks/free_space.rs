@@ -11,6 +11,8 @@
 
 use std::path::Path;
 
+use crate::os_limits::free_bytes;
+
 /// The most that compactions need. RocksDB limits a compaction to 25 tables of 64 MiB, and most
 /// need much less.
 const ROOM_MAX: u64 = 1 << 30;
@@ -29,17 +31,4 @@ pub fn has_room_at_opening(directory: &Path) -> bool {
         tables.filter_map(|file| file.metadata().ok()).map(|found| found.len()).sum()
     };
     has_room(directory, ROOM_MAX) || has_room(directory, table_bytes())
-}
-
-/// The bytes that are free on the directory's disk for processes without privileges; `None` if
-/// unknown.
-#[cfg(unix)]
-fn free_bytes(directory: &Path) -> Option<u64> {
-    let found = rustix::fs::statvfs(directory).ok()?;
-    Some(found.f_bavail.saturating_mul(found.f_frsize))
-}
-
-#[cfg(not(unix))]
-fn free_bytes(_: &Path) -> Option<u64> {
-    None
 }

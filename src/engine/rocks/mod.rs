@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `write`, `write_retry` | writes with retries during write stalls |
 //! | `table_sync`, `free_space` | table sync; compactions when the disk is nearly full |
+//! | `merge_tables` | merges small tables |
 //! | `cursor` | range scans |
 //! | `skip_corruption` | scans that skip unreadable blocks |
 //! | `manifest` | checks of the manifest before RocksDB reads it |
@@ -18,6 +19,7 @@ mod errors;
 pub(super) mod file_names;
 mod free_space;
 pub(super) mod manifest;
+mod merge_tables;
 mod options;
 pub(super) mod repair;
 pub(super) mod skip_corruption;
@@ -28,7 +30,7 @@ mod write_retry;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use rocksdb::checkpoint::Checkpoint;
@@ -37,7 +39,7 @@ use self_cell::self_cell;
 
 use self::errors::{corruption_message, engine_error, open_error};
 pub use self::options::RocksOptions;
-use self::options::{column_family_descriptors, column_family_name, options};
+use self::options::{check_threads, column_family_descriptors, column_family_name, options};
 use super::storage::{Batch, CellReader, Column, Storage};
 use super::store_lock::StoreLock;
 use super::{EngineError, EngineStats, RowRange, ScanCursor};
@@ -72,6 +74,8 @@ pub struct RocksStorage {
     retry_buffer: parking_lot::Mutex<Vec<u8>>,
     /// Whether automatic compactions are off, because the disk had too little space at opening.
     compactions_paused: AtomicBool,
+    /// How many flushes there were, for [`merge_tables`].
+    flushes: AtomicU64,
 }
 
 /// Fields are dropped in this order, so that the store lock is released last.
@@ -156,6 +160,7 @@ impl RocksStorage {
     ) -> Result<Self, EngineError> {
         let path = directory.path();
         manifest::reject_recycled_record(path)?;
+        check_threads()?;
         let auto_compactions = free_space::has_room_at_opening(path);
         let mut options = options(setup, auto_compactions)?;
         // In an existing store, a missing database or column is data loss, and must not be replaced
@@ -176,6 +181,7 @@ impl RocksStorage {
         let path = directory.path();
         manifest::reject_torn_record(path)?;
         manifest::reject_recycled_record(path)?;
+        check_threads()?;
         let options = options(setup, false)?;
         let db = DB::open_cf_descriptors_read_only(&options, path, column_family_descriptors(&options, setup)?, false)
             .map_err(|error| open_error(path, false, error))?;
@@ -236,6 +242,7 @@ impl RocksStorage {
             writing: Mutex::default(),
             retry_buffer: parking_lot::Mutex::default(),
             compactions_paused: AtomicBool::new(compactions_paused),
+            flushes: AtomicU64::new(0),
         })
     }
 
@@ -374,6 +381,10 @@ impl Storage for RocksStorage {
     /// The table sync: flushes all columns together.
     fn sync(&self) -> Result<(), EngineError> {
         self.flush_all()
+    }
+
+    fn after_flush(&self) {
+        self.merge_small_tables();
     }
 
     fn approximate_size(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {

@@ -5,8 +5,15 @@ use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionTyp
 use crate::engine::storage::Column;
 use crate::engine::{Compression, EngineError};
 use crate::option_ranges;
+use crate::os_limits::{open_files_limit, with_advice};
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
+/// RocksDB opens tables in so many threads.
+const OPENING_THREADS: i32 = 4;
+/// The threads that RocksDB has at a time: those, two for flushes and compactions, and two timers.
+const ROCKSDB_THREADS: i32 = OPENING_THREADS + 4;
+/// If the process may open so many files, all tables are kept open.
+const ALL_TABLES_OPEN: u64 = 1 << 16;
 /// The option `estimated_entry_charge` of RocksDB's `HyperClockCache`. 0: unknown, so the hash
 /// table of the cache grows as needed.
 const ESTIMATED_ENTRY_CHARGE: usize = 0;
@@ -54,6 +61,23 @@ impl RocksOptions {
         );
         Err(EngineError::Io(what))
     }
+}
+
+/// Fails if the process cannot start the threads that RocksDB starts when it is opened. RocksDB
+/// would abort the process.
+pub fn check_threads() -> Result<(), EngineError> {
+    let (keep, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Arc::new(parking_lot::Mutex::new(wait));
+    let start = |_| {
+        let wait = std::sync::Arc::clone(&wait);
+        // Ends when `keep` is dropped.
+        std::thread::Builder::new().spawn(move || _ = wait.lock().recv())
+    };
+    let started: Result<Vec<_>, _> = (0..ROCKSDB_THREADS).map(start).collect();
+    drop(keep);
+    let threads = started.map_err(|error| EngineError::Io(with_advice(format!("cannot start a thread: {error}"))))?;
+    threads.into_iter().for_each(|thread| _ = thread.join());
+    Ok(())
 }
 
 /// Whether RocksDB can map the address space for the cache's hash table. If it cannot, RocksDB
@@ -116,6 +140,7 @@ fn with_options_string(base: &mut Options, text: &str) -> Result<Options, Engine
 ///   from a full disk, and the stall ends only with that recovery: a deadlock.
 /// - No stalls for compactions: RocksDB's flush would wait for them first, without a limit, and on
 ///   a full disk they never end. [`flush_all`](super::RocksStorage::flush_all) waits itself.
+/// - `max_open_files`: half of the process's limit of open files, unless that is large.
 /// - One limit for RocksDB's memtables of all columns together. The content of a memtable of the
 ///   store normally fits into this limit, so RocksDB mostly flushes it as a whole.
 pub fn options(setup: RocksOptions, auto_compactions: bool) -> Result<Options, EngineError> {
@@ -134,9 +159,17 @@ pub fn options(setup: RocksOptions, auto_compactions: bool) -> Result<Options, E
     options.set_write_buffer_size(setup.write_buffer_bytes);
     options.set_db_write_buffer_size(setup.write_buffer_bytes);
     options.set_max_background_jobs(2);
+    options.set_max_file_opening_threads(OPENING_THREADS);
     options.set_bytes_per_sync(1 << 20);
     options.set_keep_log_file_num(2);
+    options.set_max_open_files(max_open_files(open_files_limit()));
     Ok(options)
+}
+
+/// How many tables RocksDB keeps open: half of what the process may open. -1 is all tables, which
+/// RocksDB reads faster; with the limit from which on this is so, 32,768 tables would be 2 TiB.
+fn max_open_files(limit: Option<u64>) -> i32 {
+    limit.filter(|limit| *limit < ALL_TABLES_OPEN).map_or(-1, |limit| (limit / 2) as i32)
 }
 
 fn table_options(setup: RocksOptions) -> BlockBasedOptions {

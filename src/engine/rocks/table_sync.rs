@@ -125,7 +125,7 @@ impl RocksStorage {
         self.compactions_paused.load(Ordering::Acquire)
     }
 
-    fn has_room_for_compaction(&self) -> Result<bool, EngineError> {
+    pub(super) fn has_room_for_compaction(&self) -> Result<bool, EngineError> {
         let mut bytes = 0;
         for column in Column::ALL {
             bytes += self.column_property(column, LIVE_SST_FILES_SIZE)?.unwrap_or(0);

@@ -1,0 +1,69 @@
+//! Merges small tables.
+//!
+//! A table whose keys overlap no other's is moved from level to level by RocksDB, and never merged.
+//! So rows in key order, with small memtables or in short incarnations, would leave a table for
+//! each flush: 16 KiB of rows were found in 1,011 tables, which was more than the process could
+//! open. This module merges each run of [`RUN_TABLES`] neighbours that are smaller than
+//! [`SMALL_TABLE_BYTES`]. Then a column has less than [`RUN_TABLES`] tables for each larger one in
+//! a level, and as many beside.
+//!
+//! Level 0 is left to RocksDB, which merges it by number. The flush thread calls this after a
+//! flush, and an opening that has flushed.
+
+use std::sync::atomic::Ordering;
+
+use rocksdb::{BottommostLevelCompaction, CompactOptions, LiveFile};
+
+use super::{LockedDb, RocksStorage, column_family_name};
+use crate::engine::storage::Column;
+
+/// A sixteenth of the size to which RocksDB limits a table.
+const SMALL_TABLE_BYTES: usize = 4 << 20;
+/// So many small neighbours are merged.
+const RUN_TABLES: usize = 16;
+/// The most that one merge takes, which bounds its time.
+const MERGED_TABLES_MAX: usize = 64;
+/// The tables are looked through at the first flush and then once in so many.
+const FLUSHES_BETWEEN: u64 = 16;
+
+impl RocksStorage {
+    /// Merges small tables if there are many: see the [module](self).
+    pub(super) fn merge_small_tables(&self) {
+        if !self.flushes.fetch_add(1, Ordering::Relaxed).is_multiple_of(FLUSHES_BETWEEN)
+            || self.compactions_paused()
+            || !self.has_room_for_compaction().unwrap_or(false)
+        {
+            return;
+        }
+        // A failure leaves the tables as they are; RocksDB reports it to the next flush.
+        let files = self.database.borrow_owner().db.live_files().unwrap_or_default();
+        for column in Column::ALL {
+            let own = files.iter().filter(|file| file.column_family_name == column_family_name(column));
+            for (start, end) in small_runs(own.collect()) {
+                self.compact(column, &start, &end);
+            }
+        }
+    }
+
+    fn compact(&self, column: Column, start: &[u8], end: &[u8]) {
+        let mut options = CompactOptions::default();
+        options.set_exclusive_manual_compaction(false);
+        options.set_bottommost_level_compaction(BottommostLevelCompaction::ForceOptimized);
+        self.database.with_dependent(|LockedDb { db, .. }, columns| {
+            db.compact_range_cf_opt(columns.get(column), Some(start), Some(end), &options);
+        });
+    }
+}
+
+/// The first and last keys of runs of small neighbours.
+fn small_runs(mut files: Vec<&LiveFile>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    files.retain(|file| file.level > 0);
+    files.sort_by(|one, other| (one.level, &one.start_key).cmp(&(other.level, &other.start_key)));
+    let runs = files.chunk_by(|one, next| one.level == next.level && is_small(one) && is_small(next));
+    let long = runs.flat_map(|run| run.chunks(MERGED_TABLES_MAX)).filter(|run| run.len() >= RUN_TABLES);
+    long.filter_map(|run| Some((run.first()?.start_key.clone()?, run.last()?.end_key.clone()?))).collect()
+}
+
+fn is_small(file: &LiveFile) -> bool {
+    file.size < SMALL_TABLE_BYTES
+}

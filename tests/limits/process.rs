@@ -1,0 +1,42 @@
+//! The limits of threads and of the size of files.
+
+use std::path::Path;
+
+use percolite::{ErrorKind, Store};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::rows::{Acknowledged, scattered, small};
+use crate::{Limit, Scenario};
+
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "an error names the limit of threads", limit: Limit::Threads(1), run: threads },
+    Scenario { name: "an error names the limit of file size", limit: Limit::FileBlocks(1024), run: file_size },
+];
+
+fn threads(directory: &Path) {
+    let path = directory.join("store");
+    let Err(error) = small().open(&path) else { panic!("the store was opened without threads") };
+    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error:?}");
+    assert!(error.to_string().contains("raise the limit of threads (ulimit -u"), "{error}");
+    let maximum = getrlimit(Resource::Nproc).maximum;
+    setrlimit(Resource::Nproc, Rlimit { current: maximum, maximum }).unwrap();
+    let mut acknowledged = Acknowledged::default();
+    let store = small().open(&path).unwrap();
+    acknowledged.write(&store, scattered, 10).unwrap();
+    store.close().unwrap();
+    acknowledged.check(&path);
+}
+
+/// The log grows beyond the limit, because a memtable is larger.
+fn file_size(directory: &Path) {
+    let path = directory.join("store");
+    let mut acknowledged = Acknowledged::default();
+    for _ in 0..2 {
+        let store = Store::open(&path).unwrap();
+        let error = acknowledged.fill(&store, scattered);
+        let text = error.to_string();
+        assert!(text.contains("File too large") && text.contains("ulimit -f"), "{text}");
+        drop(store);
+        acknowledged.check(&path);
+    }
+}
