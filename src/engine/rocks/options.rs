@@ -169,7 +169,8 @@ pub fn options(setup: RocksOptions, auto_compactions: bool) -> Result<Options, E
 /// How many tables RocksDB keeps open: half of what the process may open. -1 is all tables, which
 /// RocksDB reads faster; with the limit from which on this is so, 32,768 tables would be 2 TiB.
 fn max_open_files(limit: Option<u64>) -> i32 {
-    limit.filter(|limit| *limit < ALL_TABLES_OPEN).map_or(-1, |limit| (limit / 2) as i32)
+    let limit = limit.filter(|limit| *limit < ALL_TABLES_OPEN);
+    limit.and_then(|limit| i32::try_from(limit / 2).ok()).unwrap_or(-1)
 }
 
 fn table_options(setup: RocksOptions) -> BlockBasedOptions {

@@ -151,7 +151,7 @@ impl RocksStorage {
     /// The number of a column's tables in level 0.
     fn level0_files(&self, column: Column) -> Result<u64, EngineError> {
         let text = self.database.with_dependent(|LockedDb { db, .. }, columns| {
-            db.property_value_cf(columns.get(column), &num_files_at_level(0)).map_err(engine_error)
+            db.property_value_cf(columns.get(column), num_files_at_level(0)).map_err(engine_error)
         })?;
         let number = || EngineError::Undetermined(format!("RocksDB does not count the tables of level 0: {text:?}"));
         text.as_deref().and_then(|text| text.parse().ok()).ok_or_else(number)

@@ -25,7 +25,7 @@ fn lines(input: &[u8], chunk: usize) -> Result<Vec<String>, String> {
     loop {
         match lines.next().map_err(|err| format!("{err:#}"))? {
             None => return Ok(read),
-            Some(line) => read.push(line.map(Into::into).unwrap_or_else(|reason| format!("line {reason}"))),
+            Some(line) => read.push(line.map_or_else(|reason| format!("line {reason}"), Into::into)),
         }
     }
 }

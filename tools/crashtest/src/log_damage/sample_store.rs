@@ -191,7 +191,7 @@ pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
     } else {
         Some(record)
     };
-    Ok(SampleStore { large_commits, record, ..recorder.into_sample((workload.name(), protocol), files, log_name)? })
+    Ok(SampleStore { record, large_commits, ..recorder.into_sample((workload.name(), protocol), files, log_name)? })
 }
 
 /// Waits for a sync record that covers the whole log, after which an idle store writes nothing.
