@@ -237,7 +237,7 @@ fn repair_copies_a_damaged_store_and_reports_its_losses() {
     assert_eq!(sandbox.ok("get rescued fruit apple"), "red\n");
     sandbox.ok("verify rescued");
     sandbox.run("repair shop rescued").fails(1, "already exists");
-    sandbox.run("repair nothing new").fails(5, "there is no directory nothing");
+    sandbox.run("repair nothing new").fails(5, "/nothing");
 }
 
 #[test]
