@@ -224,9 +224,9 @@ pub use store::{
     ActiveKind, ActiveTransaction, ActiveTransactionStatus, Builder, Commit, ConflictStatus, DumpBase, DumpHeader,
     DumpOptions, DumpStats, Durability, Fence, IntegrityIssue, IntoControlFlow, KeyRange, Keyspace, KeyspaceSize,
     KeyspaceStats, LockGuard, LockOptions, LockWaitPolicy, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES,
-    MAX_LOCK_REASON_BYTES, MAX_VALUE_BYTES, OnExisting, RetryPolicy, Row, RowLock, RowLockStatus, RowLocks, Savepoint,
-    Scan, SlowTransaction, SlowTransactionStatus, Snapshot, Stats, Store, StoreStatus, TimeBreakdown, Txn, TxnOptions,
-    TxnOutcome, VerifyReport, Version, Versions,
+    MAX_LOCK_REASON_BYTES, MAX_VALUE_BYTES, OnExisting, RetryPolicy, RetryingCall, RetryingCallStatus, Row, RowLock,
+    RowLockStatus, RowLocks, Savepoint, Scan, SlowTransaction, SlowTransactionStatus, Snapshot, Stats, Store,
+    StoreStatus, TimeBreakdown, Txn, TxnOptions, TxnOutcome, VerifyReport, Version, Versions,
 };
 pub use timestamp::{ParseTimestampError, Timestamp};
 pub use typed::{KeyPrefix, Readable, TypedKeyspace, TypedScan};

@@ -160,7 +160,8 @@ fn parse_date_time(text: &str) -> Option<jiff::Timestamp> {
     let utc = text.strip_suffix(" UTC").map(|time| format!("{time}Z"));
     let text = utc.as_deref().unwrap_or(text);
     text.parse().ok().or_else(|| {
-        let local = text.parse::<jiff::civil::DateTime>().ok()?;
+        // The parser would ignore a time zone in brackets.
+        let local = text.parse::<jiff::civil::DateTime>().ok().filter(|_| !text.contains('['))?;
         Some(local.to_zoned(jiff::tz::TimeZone::system()).ok()?.timestamp())
     })
 }
@@ -211,7 +212,10 @@ mod tests {
             assert!(text.contains(example), "{text}");
             example.parse::<Timestamp>().unwrap();
         }
-        for wrong in ["yesterday", "5m", "12:00", "2023-13-01", "1700000000000", "1700000000000.1 (2023-11-14)"] {
+        let in_zone = "2026-11-21T14:00[Asia/Tokyo]";
+        for wrong in
+            ["yesterday", "5m", "12:00", "2023-13-01", "1700000000000", "1700000000000.1 (2023-11-14)", in_zone]
+        {
             assert_eq!(wrong.parse::<Timestamp>(), Err(ParseTimestampError), "{wrong}");
         }
         assert_eq!("1969-07-20T20:17Z".parse(), Ok(Timestamp::ZERO));

@@ -47,7 +47,7 @@ impl Retention {
 pub fn check_within_retention(at: Timestamp, from: Option<Timestamp>) -> Result<()> {
     match from {
         None => Err(Error::invalid(
-            "the store keeps no history: set Builder::history_retention to read at older timestamps",
+            "the store keeps no history; Builder::history_retention keeps what is replaced from then on",
         )),
         Some(from) if at < from => {
             Err(ErrorKind::SnapshotTooOld(format!("{at:#} is older than the history, which begins at {from:#}")).into())

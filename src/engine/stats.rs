@@ -42,6 +42,17 @@ pub struct EngineStats {
     /// Open engine snapshots. Each snapshot keeps the versions that it can read: in the memtables
     /// or, after their flush, in the tables.
     pub open_snapshots: u64,
+    /// Batches written since the oldest open snapshot. The tables keep what each of them has
+    /// replaced or deleted, and grow by it.
+    pub batches_since_oldest_snapshot: u64,
+    /// The part of `memtable_bytes` that only open snapshots keep.
+    pub snapshot_memtable_bytes: u64,
+    /// Disk space of tables that a compaction has replaced, and that a running scan keeps.
+    pub obsolete_table_bytes: u64,
+    /// Free space of the file system of the tables, for this user; `None` if it cannot be measured.
+    pub disk_free_bytes: Option<u64>,
+    /// The size of that file system.
+    pub disk_total_bytes: Option<u64>,
     /// Disk space of the write-ahead log: its segments, including preallocated zeros, and what is
     /// kept of each accepted data loss: quarantined segments and a loss file.
     pub wal_bytes: u64,

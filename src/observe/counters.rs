@@ -110,6 +110,7 @@ metrics_table! {
     Counter locks_rolled_forward "percolite_row_locks_rolled_forward_total" [] "row locks of other transactions that were rolled forward";
     Counter locks_rolled_back "percolite_row_locks_rolled_back_total" [] "row locks of other transactions, and own transactions, that were rolled back";
     Counter orphan_locks_resolved "percolite_orphan_locks_resolved_total" [] "orphan row locks resolved in the background";
+    Counter orphan_locks_found "percolite_orphan_locks_found_total" [] "orphan row locks that the background has counted since opening";
     Counter gc_tombstones "percolite_gc_tombstones_total" [] "tombstones removed by garbage collection";
     Counter gc_versions "percolite_gc_versions_total" [] "replaced versions removed by garbage collection";
     Counter wal_syncs "percolite_wal_syncs_total" [] "syncs of the write-ahead log for commits, without those of flushes";
@@ -129,11 +130,19 @@ metrics_table! {
     @gauge "percolite_active_transactions" "gauge: active transactions";
     @gauge "percolite_active_snapshots" "gauge: active snapshots";
     @gauge "percolite_oldest_snapshot_age_seconds" "gauge: age of the oldest active transaction or snapshot";
+    @gauge "percolite_retrying_calls" "gauge: calls of `transact` that have met a conflict and try again";
+    @gauge "percolite_oldest_retrying_call_seconds" "gauge: age of the oldest of these calls, 0 without one";
+    @gauge "percolite_batches_since_oldest_snapshot" "gauge: batches written since the oldest open snapshot, whose old versions it keeps";
+    @gauge "percolite_snapshot_memtable_bytes" "gauge: memory of memtables that only open snapshots keep";
+    @gauge "percolite_obsolete_table_bytes" "gauge: disk space of replaced tables that a running scan keeps";
+    @gauge "percolite_disk_free_bytes" "gauge: free space of the store's file system, for this user";
+    @gauge "percolite_disk_total_bytes" "gauge: size of the store's file system";
     @gauge "percolite_named_locks_held" "gauge: named locks held, with the label `kind`";
     @gauge "percolite_named_lock_waiters" "gauge: requests that wait for named locks, with the label `kind`";
     @gauge "percolite_oldest_named_lock_wait_seconds" "gauge: longest current wait for a named lock, with the label `kind`";
     @gauge "percolite_open_views" "gauge: distinct read views in use";
     @gauge "percolite_cleanup_pending" "gauge: finished large transactions with row locks left";
+    @gauge "percolite_clock_behind_seconds" "gauge: lag of the clock behind the newest visible commit, 0 if it is ahead";
     @gauge "percolite_current_write_stall_seconds" "gauge: duration of the current write stall, 0 without one";
     @gauge "percolite_durability_lag_seconds" "gauge: lag of the newest durable commit behind the newest visible one";
 }

@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind};
 use crate::store::catalog::drop::purge_dropped;
 use crate::store::handle::Store;
 #[cfg(feature = "metrics")]
-use crate::store::introspect::gauges::set_gauges;
+use crate::store::introspect::gauges::{ENGINE_GAUGES_INTERVAL, set_engine_gauges, set_gauges};
 use crate::store::named_locks::background::prune_locks;
 
 /// The tasks, in the order in which they run.
@@ -25,6 +25,8 @@ pub(in crate::store) fn background_tasks(store: &Store) -> Vec<BackgroundTask> {
         task("status_file", write_status_file),
         task("purge_keyspaces", purge_dropped),
         task("leases", prune_locks),
+        #[cfg(feature = "metrics")]
+        ("engine_gauges", engine_gauges(store)),
     ]
 }
 
@@ -37,6 +39,20 @@ fn maintain(store: &Store) {
     }
     #[cfg(feature = "metrics")]
     set_gauges(inner);
+}
+
+/// Sets the gauges of the engine, if their interval has passed.
+#[cfg(feature = "metrics")]
+fn engine_gauges(store: &Store) -> Box<dyn Fn() -> Result<()> + Send> {
+    let (store, next) = (store.background_handle(), std::cell::Cell::new(std::time::Duration::ZERO));
+    Box::new(move || {
+        let now = store.inner.env.elapsed();
+        if now >= next.get() {
+            set_engine_gauges(&store.inner);
+            next.set(now + ENGINE_GAUGES_INTERVAL);
+        }
+        Ok(())
+    })
 }
 
 /// Writes the status file, if its interval has passed.

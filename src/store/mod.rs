@@ -38,11 +38,14 @@ pub use builder::Builder;
 pub use handle::Store;
 pub use introspect::active_readers::{ActiveKind, ActiveTransaction};
 pub use introspect::keyspace_stats::{KeyspaceSize, KeyspaceStats};
+pub use introspect::retrying_calls::RetryingCall;
 pub use introspect::row_locks::{RowLock, RowLocks};
 pub use introspect::slow_log::{SlowTransaction, TimeBreakdown, TxnOutcome};
 pub use introspect::stats::Stats;
 pub use introspect::status::StoreStatus;
-pub use introspect::status_entries::{ActiveTransactionStatus, ConflictStatus, RowLockStatus, SlowTransactionStatus};
+pub use introspect::status_entries::{
+    ActiveTransactionStatus, ConflictStatus, RetryingCallStatus, RowLockStatus, SlowTransactionStatus,
+};
 pub use keyspace::Keyspace;
 pub use limits::{MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_VALUE_BYTES};
 pub use maintenance::dump::{DumpBase, DumpHeader, DumpOptions, DumpStats, OnExisting};

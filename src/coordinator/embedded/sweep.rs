@@ -24,12 +24,18 @@ use crate::protocol::delete_txn_record;
 use crate::row::{Lock, RowKey};
 
 const PAGE_ROWS: usize = 512;
+/// Number of locks in a page that is only counted.
+const COUNT_ROWS: usize = 4096;
 /// Maximum number of history entries that a page reads to find transaction records among them.
 const PAGE_ENTRIES: usize = 4096;
 
-/// The position of a sweep, which reads the locks and then the transaction records.
+/// The position of a sweep, which counts the locks, resolves them, and then reads the transaction
+/// records.
 #[derive(Default)]
 pub struct Sweep {
+    counted: u64,
+    after_counted: Option<RowKey>,
+    is_counted: bool,
     after_lock: Option<RowKey>,
     locks_are_resolved: bool,
     after_record: Option<TxnRecordEntry>,
@@ -54,11 +60,11 @@ impl Sweep {
         }
         let mut resolved = 0;
         if rows.pipeline.fates().may_have_orphans() {
-            let start =
-                self.after_lock.as_ref().map_or(Bound::Unbounded, |row| Bound::Excluded(row.as_bytes().to_vec()));
-            let range = RowRange { start, end: Bound::Unbounded };
-            let page = PageRequest { range: &range, backwards: false, limit: PAGE_ROWS, cursor: None };
-            let locks = rows.engine().snapshot()?.scan_locks(&page)?;
+            if !self.is_counted {
+                self.count_page(rows)?;
+                return Ok(SweepProgress { resolved: 0, is_last: false });
+            }
+            let locks = locks_after(rows, self.after_lock.as_ref(), PAGE_ROWS)?;
             resolved = resolve_orphans(rows, &locks)?;
             if let Some((row, _)) = locks.last() {
                 self.after_lock = Some(row.clone());
@@ -72,6 +78,19 @@ impl Sweep {
         }
         self.locks_are_resolved = true;
         Ok(SweepProgress { resolved, is_last: false })
+    }
+
+    /// Counts the orphan locks of the next page of locks, so that it can be seen how many are left.
+    fn count_page(&mut self, rows: &Rows) -> Result<()> {
+        let locks = locks_after(rows, self.after_counted.as_ref(), COUNT_ROWS)?;
+        let already_resolved = rows.metrics.orphan_locks_resolved.get();
+        self.counted += locks.iter().filter(|lock| is_orphan(rows, lock)).count() as u64;
+        rows.metrics.orphan_locks_found.set_at_least(already_resolved + self.counted);
+        match locks.last() {
+            Some((row, _)) => self.after_counted = Some(row.clone()),
+            None => self.is_counted = true,
+        }
+        Ok(())
     }
 
     /// Deletes the next page of transaction records of earlier incarnations, whose locks are all
@@ -105,12 +124,23 @@ impl Sweep {
     }
 }
 
+/// A page of locks, beginning after this row.
+fn locks_after(rows: &Rows, row: Option<&RowKey>, limit: usize) -> Result<Vec<(RowKey, Lock)>> {
+    let start = row.map_or(Bound::Unbounded, |row| Bound::Excluded(row.as_bytes().to_vec()));
+    let range = RowRange { start, end: Bound::Unbounded };
+    let page = PageRequest { range: &range, backwards: false, limit, cursor: None };
+    Ok(rows.engine().snapshot()?.scan_locks(&page)?)
+}
+
+fn is_orphan(rows: &Rows, (_, lock): &(RowKey, Lock)) -> bool {
+    rows.pipeline.fates().fate(lock.txn.start_ts) == Fate::Orphan
+}
+
 /// Resolves the orphan locks among `locks`. The primary is read for the first lock of a
 /// transaction; the transaction's other locks have the same status and are resolved in a batch.
 fn resolve_orphans(rows: &Rows, locks: &[(RowKey, Lock)]) -> Result<u64> {
     let mut resolved = 0;
-    let is_orphan = |(_, lock): &&(RowKey, Lock)| rows.pipeline.fates().fate(lock.txn.start_ts) == Fate::Orphan;
-    let mut orphans: Vec<(RowKey, Lock)> = locks.iter().filter(is_orphan).cloned().collect();
+    let mut orphans: Vec<(RowKey, Lock)> = locks.iter().filter(|lock| is_orphan(rows, lock)).cloned().collect();
     while let Some((row, lock)) = orphans.first().cloned() {
         let resolution = resolve_lock(rows, &row, &lock)?;
         crash_point!(SweepBetween);

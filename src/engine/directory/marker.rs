@@ -49,8 +49,7 @@ const ROCKSDB_CURRENT: &str = "CURRENT";
 
 /// A hint at the repair, to be appended to an error if the directory has data files.
 fn repair_hint(path: &Path) -> String {
-    let path = shown(path);
-    format!("; if this was a store, repair it into a new one: percolite repair {path} NEW, or Builder::repair")
+    format!("; if {} was a store, Builder::repair copies what is left into a new one", shown(path))
 }
 
 /// A directory that is locked for exclusive use.

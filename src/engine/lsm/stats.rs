@@ -14,6 +14,9 @@ pub fn stats<D: Disk, T: Storage>(shared: &Shared<D, T>) -> Result<EngineStats, 
     let current = shared.state.lock();
     let open = current.snapshots.values().map(|open| Arc::clone(&open.read_state.read()));
     let read_states: Vec<_> = open.chain([Arc::clone(&current.read_state)]).collect();
+    let oldest = current.snapshots.keys().next().copied().unwrap_or(current.visible_sequence);
+    stats.batches_since_oldest_snapshot = current.visible_sequence - oldest;
+    let in_use: Vec<_> = current.read_state.memtables().map(std::ptr::from_ref).collect();
     stats.open_snapshots = current.snapshots.values().map(|open| open.count as u64).sum();
     drop(current);
     let memtables: BTreeMap<_, _> = read_states
@@ -22,5 +25,7 @@ pub fn stats<D: Disk, T: Storage>(shared: &Shared<D, T>) -> Result<EngineStats, 
         .map(|memtable| (std::ptr::from_ref(memtable), memtable.memory_bytes() as u64))
         .collect();
     stats.memtable_bytes += memtables.values().sum::<u64>();
+    let kept = memtables.iter().filter(|(memtable, _)| !in_use.contains(memtable));
+    stats.snapshot_memtable_bytes = kept.map(|(_, bytes)| bytes).sum();
     Ok(stats)
 }

@@ -24,8 +24,15 @@ pub fn collect(db: &DB, columns: &ColumnFamilies<'_>) -> Result<EngineStats, Eng
         background_errors: of_all(BACKGROUND_ERRORS)?,
         ..EngineStats::default()
     };
+    #[cfg(target_os = "linux")]
+    if let Ok(disk) = rustix::fs::statvfs(db.path()) {
+        stats.disk_free_bytes = Some(disk.f_bavail.saturating_mul(disk.f_frsize));
+        stats.disk_total_bytes = Some(disk.f_blocks.saturating_mul(disk.f_frsize));
+    }
     let files = db.live_files().map_err(engine_error)?;
     for column in Column::ALL {
+        let (all, live) = (of(column, properties::TOTAL_SST_FILES_SIZE)?, of(column, properties::LIVE_SST_FILES_SIZE)?);
+        stats.obsolete_table_bytes += all.saturating_sub(live);
         stats.memtable_bytes += of(column, properties::SIZE_ALL_MEM_TABLES)?;
         stats.table_reader_bytes += of(column, properties::ESTIMATE_TABLE_READERS_MEM)?;
         stats.pending_compaction_bytes += of(column, properties::ESTIMATE_PENDING_COMPACTION_BYTES)?;

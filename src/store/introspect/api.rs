@@ -10,6 +10,7 @@ use crate::row::{RowKey, TxnId};
 use crate::store::handle::Store;
 use crate::store::introspect::active_readers::ActiveTransaction;
 use crate::store::introspect::keyspace_stats::{KeyspaceStats, keyspace_stats};
+use crate::store::introspect::retrying_calls::RetryingCall;
 use crate::store::introspect::row_locks::RowLocks;
 use crate::store::introspect::slow_log::SlowTransaction;
 use crate::store::introspect::stats::{Stats, latencies};
@@ -89,6 +90,14 @@ impl Store {
     /// ```
     pub fn active_transactions(&self) -> Vec<ActiveTransaction> {
         self.inner.monitor.active_transactions()
+    }
+
+    /// The calls of `transact` that have met a conflict and have not returned, oldest first.
+    /// [`Store::active_transactions`] has only their running attempts, with the age of the attempt.
+    ///
+    /// Takes one short lock; does not block.
+    pub fn retrying_calls(&self) -> Vec<RetryingCall> {
+        self.inner.monitor.retrying_calls()
     }
 
     /// The last hundred transactions that took at least

@@ -7,6 +7,7 @@ mod api;
 pub(in crate::store) mod gauges;
 pub(in crate::store) mod keyspace_stats;
 pub(in crate::store) mod monitor;
+pub(in crate::store) mod retrying_calls;
 pub(in crate::store) mod row_locks;
 pub(in crate::store) mod slow_log;
 pub(in crate::store) mod stats;

@@ -13,6 +13,7 @@ use crate::read_view::ReadView;
 use crate::row::TxnId;
 use crate::store::catalog::handles::Catalog;
 use crate::store::introspect::active_readers::{ActiveReader, ActiveReaders, ActiveTransaction};
+use crate::store::introspect::retrying_calls::{ListedCall, RetryingCall, RetryingCalls, RetryingRecord};
 use crate::store::introspect::slow_log::{
     AttemptTiming, PastAttempts, SlowLog, SlowTransaction, TimeBreakdown, TxnOutcome,
 };
@@ -25,6 +26,7 @@ pub(in crate::store) struct TxnMonitor {
     /// Has the names of keyspaces, for conflicts.
     catalog: Arc<Catalog>,
     active: ActiveReaders,
+    retrying: Arc<RetryingCalls>,
     slow_log: SlowLog,
     /// The option `slow_transaction_threshold`; `None` if that is [`Duration::MAX`], so that no
     /// transaction is slow.
@@ -39,6 +41,7 @@ impl TxnMonitor {
             metrics: Arc::clone(metrics),
             catalog: Arc::clone(catalog),
             active: ActiveReaders::default(),
+            retrying: Arc::default(),
             slow_log: SlowLog::default(),
             slow_threshold: Some(options.slow_transaction_threshold).filter(|limit| *limit < Duration::MAX),
             track_read_timing: options.track_read_timing,
@@ -77,6 +80,26 @@ impl TxnMonitor {
         let mut active: Vec<_> = self.active.all().iter().map(|reader| reader.describe(now)).collect();
         active.sort_by_key(|entry| (entry.read_ts, std::cmp::Reverse(entry.age)));
         active
+    }
+
+    /// Lists a call of `transact` at its first conflict, and updates its entry at later ones.
+    pub fn note_retrying(&self, listed: &mut Option<ListedCall>, call: RetryingRecord) {
+        match listed {
+            Some(listed) => listed.update(call),
+            None => *listed = Some(ListedCall::new(&self.retrying, call)),
+        }
+    }
+
+    /// The calls of `transact` that retry, oldest first.
+    pub fn retrying_calls(&self) -> Vec<RetryingCall> {
+        self.retrying.all(self.env.elapsed())
+    }
+
+    /// How many calls of `transact` retry, and the age of the oldest one.
+    #[cfg(feature = "metrics")]
+    pub fn retrying_count_and_age(&self) -> (usize, Duration) {
+        let (count, began) = self.retrying.count_and_oldest();
+        (count, began.map_or(Duration::ZERO, |began| self.env.elapsed().saturating_sub(began)))
     }
 
     /// Runs a read; with `track_read_timing`, adds its time to the transaction's timer.

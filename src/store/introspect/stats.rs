@@ -60,6 +60,9 @@ pub struct Stats {
     pub locks_rolled_back: u64,
     /// Orphan row locks resolved by the background worker or by [`Store::resolve_orphan_locks`].
     pub orphan_locks_resolved: u64,
+    /// Orphan row locks that the background worker has counted, before it resolves them, since the
+    /// store was opened: see [`Stats::orphan_locks_left`].
+    pub orphan_locks_found: u64,
     /// Tombstones of deleted rows that garbage collection has removed.
     pub gc_tombstones: u64,
     /// Replaced versions, older than the history, that garbage collection has removed.
@@ -111,6 +114,13 @@ impl Stats {
         if self.wal_syncs == 0 { 0.0 } else { self.commits() as f64 / self.wal_syncs as f64 }
     }
 
+    /// How many orphan row locks are left, at most: a reader that meets one resolves it as well,
+    /// uncounted. While [`Stats::may_have_orphan_locks`] holds and this is zero, they are not
+    /// counted yet.
+    pub fn orphan_locks_left(&self) -> u64 {
+        if self.may_have_orphan_locks { self.orphan_locks_found.saturating_sub(self.orphan_locks_resolved) } else { 0 }
+    }
+
     pub(in crate::store) fn read(inner: &Inner) -> Self {
         let metrics = &inner.metrics;
         let retention = inner.coordinator.retention();
@@ -138,6 +148,7 @@ impl Stats {
             locks_rolled_forward: metrics.locks_rolled_forward.get(),
             locks_rolled_back: metrics.locks_rolled_back.get(),
             orphan_locks_resolved: metrics.orphan_locks_resolved.get(),
+            orphan_locks_found: metrics.orphan_locks_found.get(),
             gc_tombstones: metrics.gc_tombstones.get(),
             gc_versions: metrics.gc_versions.get(),
             history_start_ts: retention.map(|retention| retention.oldest_ts),

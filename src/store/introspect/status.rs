@@ -21,7 +21,9 @@ use crate::observe::Latencies;
 use crate::store::handle::Store;
 use crate::store::introspect::keyspace_stats::{KeyspaceSize, keyspace_sizes};
 use crate::store::introspect::stats::Stats;
-use crate::store::introspect::status_entries::{ActiveTransactionStatus, RowLockStatus, SlowTransactionStatus};
+use crate::store::introspect::status_entries::{
+    ActiveTransactionStatus, RetryingCallStatus, RowLockStatus, SlowTransactionStatus,
+};
 use crate::store::named_locks::inspect::lock_summary;
 
 /// The version of the document's format. It changes only if programs for the previous version would
@@ -67,6 +69,12 @@ pub struct StoreStatus {
     pub active_total: u64,
     /// The first hundred of [`Store::active_transactions`].
     pub active: Vec<ActiveTransactionStatus>,
+    /// The number of calls of `transact` that retry.
+    #[serde(default)]
+    pub retrying_total: u64,
+    /// The first hundred of [`Store::retrying_calls`].
+    #[serde(default)]
+    pub retrying: Vec<RetryingCallStatus>,
     /// The last twenty of [`Store::slow_transactions`], oldest first.
     pub slow: Vec<SlowTransactionStatus>,
     /// The first twenty of [`Store::slowest_transactions`].
@@ -101,6 +109,7 @@ pub struct StoreStatus {
 impl StoreStatus {
     pub(in crate::store) fn read(store: &Store) -> Self {
         let active = store.active_transactions();
+        let retrying = store.retrying_calls();
         let newest = store.slow_transactions();
         let failure = store.inner.coordinator.failure();
         // An error ends the list: if the store is closed, for example, the list is empty.
@@ -126,6 +135,8 @@ impl StoreStatus {
             latencies: store.latencies(),
             active_total: active.len() as u64,
             active: active.iter().take(LISTED_MAX).map(Into::into).collect(),
+            retrying_total: retrying.len() as u64,
+            retrying: retrying.iter().take(LISTED_MAX).map(Into::into).collect(),
             slow: newest.iter().skip(newest.len().saturating_sub(SLOW_LISTED_MAX)).map(Into::into).collect(),
             slowest: store.slowest_transactions().iter().take(SLOW_LISTED_MAX).map(Into::into).collect(),
             row_locks: row_locks.take(LISTED_MAX).map(|lock| (&lock).into()).collect(),

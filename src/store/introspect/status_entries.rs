@@ -9,6 +9,7 @@ use crate::error::Conflict;
 use crate::json_forms::{millis, seconds, text, text_or_none};
 use crate::protocol::TxnStatus;
 use crate::store::introspect::active_readers::{ActiveKind, ActiveTransaction};
+use crate::store::introspect::retrying_calls::RetryingCall;
 use crate::store::introspect::row_locks::RowLock;
 use crate::store::introspect::slow_log::{SlowTransaction, TxnOutcome};
 use crate::timestamp::Timestamp;
@@ -35,6 +36,18 @@ pub struct ActiveTransactionStatus {
     #[serde(default)]
     pub locked_rows: u64,
     pub is_expired: bool,
+}
+
+/// A call of `transact` that retries: [`RetryingCall`] in a [`StoreStatus`](crate::StoreStatus).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields of `RetryingCall`")]
+pub struct RetryingCallStatus {
+    pub label: Option<String>,
+    #[serde(rename = "age_s", with = "seconds")]
+    pub age: Duration,
+    pub failed_attempts: u32,
+    pub last_conflict: ConflictStatus,
 }
 
 /// A slow transaction: [`SlowTransaction`] in a [`StoreStatus`](crate::StoreStatus).
@@ -120,6 +133,17 @@ impl From<&ActiveTransaction> for ActiveTransactionStatus {
             is_large: active.is_large,
             locked_rows: active.locked_rows,
             is_expired: active.is_expired,
+        }
+    }
+}
+
+impl From<&RetryingCall> for RetryingCallStatus {
+    fn from(call: &RetryingCall) -> Self {
+        Self {
+            label: call.label.map(Into::into),
+            age: call.age,
+            failed_attempts: call.failed_attempts,
+            last_conflict: (&call.last_conflict).into(),
         }
     }
 }

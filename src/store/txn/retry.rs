@@ -12,6 +12,7 @@ use crate::contention::{AdmissionWait, AttemptGuard};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::row::RowKey;
 use crate::store::handle::Store;
+use crate::store::introspect::retrying_calls::{ListedCall, RetryingRecord};
 use crate::store::introspect::slow_log::{AttemptTiming, PastAttempts, TxnOutcome};
 use crate::store::named_locks::txn_lock::TxnLock;
 use crate::store::options::{RetryPolicy, TxnOptions};
@@ -140,6 +141,8 @@ pub(crate) struct RetryLoop {
     began: Duration,
     made: u32,
     history: PastAttempts,
+    /// The call's entry in the list of retrying calls, from its first conflict on.
+    listed: Option<ListedCall>,
     last: Option<AttemptTiming>,
     /// The rows that the last attempt wrote, and its conflict.
     before: Option<(Vec<RowKey>, Error)>,
@@ -159,6 +162,7 @@ impl RetryLoop {
             began,
             made: 0,
             history: PastAttempts::default(),
+            listed: None,
             last: None,
             before: None,
             under: None,
@@ -239,6 +243,13 @@ impl RetryLoop {
                 self.made += 1;
                 if let (Some(last), Some(conflict)) = (&self.last, conflict.conflict()) {
                     self.history.add_conflict(conflict, last.ended.saturating_sub(last.began));
+                    let call = RetryingRecord {
+                        label: self.options.label,
+                        began: self.began,
+                        failed_attempts: self.made,
+                        last_conflict: conflict.clone(),
+                    };
+                    self.store.inner.monitor.note_retrying(&mut self.listed, call);
                 }
                 if self.made >= self.limits.max_attempts || self.is_timed_out() {
                     return Some(Err(self.give_up(conflict).into()));

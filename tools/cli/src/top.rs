@@ -34,6 +34,12 @@ Examples:
 The process must publish its status. A program does with Builder::status_file_interval(Duration::from_secs(1)); load, \
 shell, demo and the other commands that write do, too. It ends when the store is closed, or with Ctrl-C.
 
+The tables have commits, conflicts, retries and syncs per second, open views, the durability lag, write stalls, \
+memtables and block cache, what the oldest snapshot keeps, latencies with the admission wait, calls that retry after a \
+conflict, active transactions, slow ones with their attempts, and row locks with owner and primary. Above them is a \
+line for each trouble: orphan locks left and the time to go, a clock behind the store's timestamps, a nearly full \
+disk. A process that is stopped, or whose status is late, is said at once.
+
 Orphan row locks are shown by `percolite locks`. Of the named locks only those are shown that have waited longest; \
 in JSON these are in longest_lock_waits, each as in `locks --json`, and held_locks_total, lock_waits_total and \
 longest_lock_wait_s are about all.")]

@@ -2,22 +2,25 @@
 //! rates between two statuses.
 
 mod locks;
+mod transactions;
+mod warnings;
 
 use std::time::Duration;
 
 use indicatif::HumanCount;
-use percolite::{
-    ActiveTransactionStatus, EngineStats, Latencies, LatencyHistogram, SlowTransactionStatus, Stats, StoreStatus,
-};
+use percolite::{EngineStats, Latencies, LatencyHistogram, Stats, StoreStatus, Timestamp};
 use serde_json::{Value, json};
 
 pub use self::locks::{named_lock_tables, not_listed, row_lock_json, row_lock_table};
+pub use self::transactions::{active_table, slow_table};
+use self::transactions::{retrying_table, row_name};
 use crate::lock::render;
 use crate::table;
 
 /// The maximum number of rows in each table of transactions or named locks.
 const MAX_LISTED: usize = 5;
-const ROW_WIDTH: usize = 40;
+/// In place of a figure that was not measured.
+const NOT_MEASURED: &str = "-";
 
 /// The process, the age of the status, and the store's failure if it has failed.
 pub fn header(status: &StoreStatus) -> String {
@@ -39,7 +42,8 @@ pub fn age(status: &StoreStatus) -> Duration {
 
 /// The totals since the store was opened, and its current activity.
 pub fn tables(status: &StoreStatus) -> Vec<String> {
-    let mut tables = vec![counter_table(status), latency_table("since open", &status.latencies)];
+    let mut tables: Vec<String> = warnings::of(status, None).into_iter().collect();
+    tables.extend([counter_table(status), latency_table("since open", &status.latencies)]);
     tables.extend(detail_tables(status));
     tables
 }
@@ -56,6 +60,7 @@ pub fn to_json(status: &StoreStatus) -> serde_json::Result<Value> {
 fn counter_table(status: &StoreStatus) -> String {
     let stats = &status.stats;
     let count = |count: u64| HumanCount(count).to_string();
+    let commits_per_sync = (stats.wal_syncs > 0).then(|| stats.commits_per_sync());
     let mut rows = vec![
         ("transactions started", count(stats.transactions_started)),
         (
@@ -68,7 +73,7 @@ fn counter_table(status: &StoreStatus) -> String {
                 count(stats.commits_large)
             ),
         ),
-        ("WAL syncs", format!("{}, {:.1} commits per sync", count(stats.wal_syncs), stats.commits_per_sync())),
+        ("WAL syncs", format!("{}, {} commits per sync", count(stats.wal_syncs), per_sync(commits_per_sync))),
         (
             "conflicts",
             format!(
@@ -97,14 +102,25 @@ fn counter_table(status: &StoreStatus) -> String {
         ("durability lag", durability_lag(stats)),
         ("history", history_text(stats)),
     ];
-    rows.extend(status.engine.as_ref().map(|engine| ("memory", memory_text(engine))));
+    if let Some(engine) = &status.engine {
+        rows.extend([("memory", memory_text(engine)), ("oldest snapshot keeps", kept_text(engine))]);
+        rows.push(("disk", disk_text(engine)));
+    }
     let rows = rows.into_iter().map(|(name, text)| [name.to_owned(), text]).collect();
     table::text_table(["since open", ""], rows)
 }
 
-/// How far the durable timestamp is behind the visible one.
+/// How far the durable timestamp is behind the visible one. A shared engine has neither.
 fn durability_lag(stats: &Stats) -> String {
+    if stats.visible_ts == Timestamp::ZERO {
+        return NOT_MEASURED.into();
+    }
     format!("{} ms", stats.visible_ts.millis().saturating_sub(stats.durable_ts.millis()))
+}
+
+/// The commits per sync; `None` without a sync.
+fn per_sync(commits: Option<f64>) -> String {
+    commits.map_or_else(|| NOT_MEASURED.into(), |commits| format!("{commits:.1}"))
 }
 
 /// The large transactions whose row locks are not all removed yet.
@@ -136,6 +152,25 @@ fn memory_text(engine: &EngineStats) -> String {
     )
 }
 
+/// What the oldest open snapshot keeps from being removed.
+fn kept_text(engine: &EngineStats) -> String {
+    let bytes = indicatif::HumanBytes;
+    format!(
+        "what {} batches have replaced since; memtables {}; replaced tables {}",
+        HumanCount(engine.batches_since_oldest_snapshot),
+        bytes(engine.snapshot_memtable_bytes),
+        bytes(engine.obsolete_table_bytes)
+    )
+}
+
+fn disk_text(engine: &EngineStats) -> String {
+    let bytes = indicatif::HumanBytes;
+    match (engine.disk_free_bytes, engine.disk_total_bytes) {
+        (Some(free), Some(total)) => format!("{} of {} free", bytes(free), bytes(total)),
+        _ => NOT_MEASURED.into(),
+    }
+}
+
 fn stall_text(stats: &Stats) -> String {
     let total = if stats.write_stalls > 0 {
         format!(", {} in total", short_duration(stats.write_stall_time))
@@ -152,6 +187,9 @@ fn current_stall_text(stats: &Stats) -> String {
 /// Active transactions, slow transactions, row locks and named locks.
 fn detail_tables(status: &StoreStatus) -> Vec<String> {
     let mut tables = Vec::new();
+    if !status.retrying.is_empty() {
+        tables.push(retrying_table(&status.retrying, status.retrying_total));
+    }
     if !status.active.is_empty() {
         tables.push(active_table(&status.active, status.active_total));
     }
@@ -174,6 +212,7 @@ pub struct StatusDelta<'a> {
     retries: f64,
     wal_syncs: f64,
     resolved: f64,
+    orphans_resolved: f64,
     write_stalls: f64,
     /// The part of the time in which a write was stalled.
     write_stall_ratio: f64,
@@ -203,6 +242,7 @@ impl<'a> StatusDelta<'a> {
             resolved: rate(|stats| {
                 stats.locks_rolled_forward + stats.locks_rolled_back + stats.orphan_locks_resolved + stats.cleanup_rows
             }),
+            orphans_resolved: rate(|stats| stats.orphan_locks_resolved),
             write_stalls: rate(|stats| stats.write_stalls),
             write_stall_ratio: now
                 .stats
@@ -213,15 +253,20 @@ impl<'a> StatusDelta<'a> {
         })
     }
 
-    fn commits_per_sync(&self) -> f64 {
-        if self.wal_syncs > 0.0 { self.commits / self.wal_syncs } else { 0.0 }
+    /// `None` if there was no sync.
+    fn commits_per_sync(&self) -> Option<f64> {
+        (self.wal_syncs > 0.0).then(|| self.commits / self.wal_syncs)
     }
 
     /// Rates and latencies since the previous status, and the current activity.
     pub fn tables(&self) -> Vec<String> {
-        let mut tables = vec![self.rate_table()];
+        let mut tables: Vec<String> = warnings::of(self.now, Some(self.orphans_resolved)).into_iter().collect();
+        tables.push(self.rate_table());
         tables.extend(self.stall_text());
-        tables.extend(self.now.engine.as_ref().map(memory_text));
+        if let Some(engine) = &self.now.engine {
+            tables.push(format!("{}; disk {}", memory_text(engine), disk_text(engine)));
+            tables.push(format!("the oldest snapshot keeps {}", kept_text(engine)));
+        }
         tables.push(latency_table(&format!("in the last {}", short_duration(self.elapsed)), &self.latencies));
         tables.extend(detail_tables(self.now));
         tables
@@ -242,7 +287,7 @@ impl<'a> StatusDelta<'a> {
         ];
         let cells = [
             rate(self.commits),
-            format!("{:.1}", self.commits_per_sync()),
+            per_sync(self.commits_per_sync()),
             rate(self.newer_version_conflicts),
             rate(self.lock_conflicts),
             rate(self.retries),
@@ -264,7 +309,7 @@ impl<'a> StatusDelta<'a> {
 
     /// The JSON of `top`.
     pub fn json(&self) -> Value {
-        let StoreStatus { pid, stats, engine, active, slow, slowest, row_locks, .. } = self.now;
+        let StoreStatus { pid, stats, engine, active, retrying, slow, slowest, row_locks, .. } = self.now;
         let longest_waits = render::by_wait_time(&self.now.lock_waits).into_iter().take(MAX_LISTED);
         let latencies: serde_json::Map<_, _> = latency_rows(&self.latencies)
             .map(|(_, key, latency)| (key.to_owned(), latency_json(latency)))
@@ -282,6 +327,9 @@ impl<'a> StatusDelta<'a> {
             "wal_syncs_per_second": self.wal_syncs,
             "commits_per_sync": self.commits_per_sync(),
             "locks_resolved_per_second": self.resolved,
+            "orphan_locks_left": stats.orphan_locks_left(),
+            "orphan_locks_s_left": warnings::time_left(stats, self.orphans_resolved).map(|left| left.as_secs_f64()),
+            "clock_behind_s": warnings::clock_behind(self.now).as_secs_f64(),
             "write_stalls_per_second": self.write_stalls,
             "write_stall_ratio": self.write_stall_ratio,
             "current_write_stall_s": stats.current_write_stall.map(|now| now.as_secs_f64()),
@@ -289,6 +337,8 @@ impl<'a> StatusDelta<'a> {
             "open_views": stats.open_views,
             "engine": engine,
             "active": active,
+            "retrying_total": self.now.retrying_total,
+            "retrying": retrying,
             "slow": slow.iter().rev().take(MAX_LISTED).collect::<Vec<_>>(),
             "slowest": slowest.iter().take(MAX_LISTED).collect::<Vec<_>>(),
             "row_locks": row_locks.iter().map(row_lock_json).collect::<Vec<_>>(),
@@ -316,7 +366,10 @@ fn latency_rows(latencies: &Latencies) -> [(&'static str, &'static str, &Latency
 
 fn latency_table(when: &str, latencies: &Latencies) -> String {
     let row = |(name, _, latency): (&str, &str, &LatencyHistogram)| {
-        let at = |percent| short_duration(latency.percentile(percent));
+        let is_measured = latency.count() > 0;
+        let at = |percent| {
+            if is_measured { short_duration(latency.percentile(percent)) } else { NOT_MEASURED.into() }
+        };
         [name.to_owned(), latency.count().to_string(), at(50.0), at(90.0), at(99.0), at(99.9), at(100.0)]
     };
     let header = [when, "count", "p50", "p90", "p99", "p99.9", "max"];
@@ -324,7 +377,7 @@ fn latency_table(when: &str, latencies: &Latencies) -> String {
 }
 
 fn latency_json(latency: &LatencyHistogram) -> Value {
-    let at = |percent| latency.percentile(percent).as_secs_f64();
+    let at = |percent| (latency.count() > 0).then(|| latency.percentile(percent).as_secs_f64());
     json!({
         "count": latency.count(),
         "p50_s": at(50.0),
@@ -333,65 +386,6 @@ fn latency_json(latency: &LatencyHistogram) -> Value {
         "p999_s": at(99.9),
         "max_s": at(100.0),
     })
-}
-
-/// A table of active transactions and snapshots.
-pub fn active_table<'a>(active: impl IntoIterator<Item = &'a ActiveTransactionStatus>, total: u64) -> String {
-    let row = |txn: &ActiveTransactionStatus| {
-        let buffered = HumanCount(txn.buffered_rows);
-        [
-            txn.kind.clone(),
-            txn.label.clone().unwrap_or_else(|| "-".into()),
-            txn.owner_id.clone().unwrap_or_else(|| "-".into()),
-            short_duration(txn.age),
-            if txn.is_large {
-                format!("{buffered}, and {} locked", HumanCount(txn.locked_rows))
-            } else {
-                buffered.to_string()
-            },
-        ]
-    };
-    let mut rows: Vec<_> = active.into_iter().take(MAX_LISTED).map(row).collect();
-    if let more @ 1.. = total.saturating_sub(rows.len() as u64) {
-        rows.push([format!("and {more} more"), String::new(), String::new(), String::new(), String::new()]);
-    }
-    table::text_table(["active, oldest first", "label", "owner", "age", "rows written"], rows)
-}
-
-/// A table of slow transactions; `title` is the header of the first column.
-pub fn slow_table<'a>(title: &str, slow: impl IntoIterator<Item = &'a SlowTransactionStatus>) -> String {
-    let row = |slow: &SlowTransactionStatus| {
-        let mut parts: Vec<(&String, Duration)> = slow
-            .breakdown
-            .iter()
-            .map(|(phase, seconds)| (phase, Duration::try_from_secs_f64(*seconds).unwrap_or_default()))
-            .collect();
-        parts.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
-        let main = parts.iter().take(2).filter(|(_, time)| *time >= slow.duration / 20);
-        let parts: Vec<String> = main.map(|(phase, time)| format!("{} {phase}", short_duration(*time))).collect();
-        let last_conflict = slow.conflicts.last().map_or_else(
-            || "-".into(),
-            |conflict| {
-                let row = row_name(conflict.keyspace.as_deref(), &conflict.key);
-                let owner =
-                    conflict.owner_id.as_ref().map_or_else(|| "unknown".into(), |owner| format!("owner {owner}"));
-                format!("{row}, {}", conflict.label.clone().unwrap_or(owner))
-            },
-        );
-        [
-            slow.label.clone().unwrap_or_else(|| "-".into()),
-            short_duration(slow.duration),
-            slow.attempts.to_string(),
-            parts.join("\n"),
-            last_conflict,
-        ]
-    };
-    let header = [title, "duration", "attempts", "time spent in", "last conflict"];
-    table::text_table(header, slow.into_iter().take(MAX_LISTED).map(row).collect())
-}
-
-fn row_name(keyspace: Option<&str>, key: &str) -> String {
-    table::truncate(&format!("{}/{key}", keyspace.unwrap_or_default()), ROW_WIDTH)
 }
 
 /// A duration with about three digits.

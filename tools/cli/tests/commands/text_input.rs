@@ -278,4 +278,5 @@ fn skipped_and_repeated_local_times_are_errors_whose_advice_works() {
             }
         }
     }
+    sandbox.run("get shop fruit apple --at 2026-10-25T02:30[Asia/Tokyo]").fails(2, "not a relative time");
 }

@@ -1,13 +1,15 @@
 //! What the commands show while something is wrong: a process that is stopped, a store that is open
-//! elsewhere.
+//! elsewhere, a call that fails again and again, what an old snapshot keeps, orphan locks.
 
 use std::fs;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use percolite::{Builder, Store, StoreStatus};
+use percolite::{Builder, RetryPolicy, Store, StoreStatus, TxnOptions};
 
 use crate::common::{Ran, Sandbox};
+use crate::orphans::leave_locks;
 
 fn publishing() -> Builder {
     Store::builder().status_file_interval(Duration::from_millis(1))
@@ -108,4 +110,127 @@ fn a_process_that_cannot_be_seen_is_not_named() {
     let ran = Ran::of(&line, inside(&line).unwrap());
     ran.fails(4, "; which process has it open cannot be seen from here");
     drop(store);
+}
+
+#[test]
+fn a_call_that_fails_again_and_again_is_shown_while_it_does() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path().join("s");
+    let store = publishing().open(&path).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let stop = AtomicBool::new(false);
+    /// Ends the call if an assertion fails, too.
+    struct StopOnDrop<'a>(&'a AtomicBool);
+    impl Drop for StopOnDrop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let policy = RetryPolicy::default().max_attempts(1_000_000).timeout(Duration::from_secs(120));
+            let options = TxnOptions::with_label("victim").retry_policy(policy);
+            let done = store.transact_with(options, |txn| {
+                txn.put(&rows, "hot", "victim")?;
+                if !stop.load(Ordering::Relaxed) {
+                    store.transact_with(TxnOptions::with_label("winner"), |txn| txn.put(&rows, "hot", "winner"))?;
+                }
+                Ok::<_, percolite::Error>(())
+            });
+            done.unwrap();
+        });
+        let stop = StopOnDrop(&stop);
+        wait_for("the call is not in the list", || {
+            store.retrying_calls().first().is_some_and(|call| call.failed_attempts > 3)
+        });
+        let mut shown = serde_json::Value::Null;
+        wait_for("top does not show the call", || {
+            let top = sandbox.ok("top s --json --seconds 1");
+            shown = top.lines().last().map(|line| serde_json::from_str(line).unwrap()).unwrap_or_default();
+            shown["retrying"][0]["failed_attempts"].as_u64() > Some(3)
+        });
+        let call = &shown["retrying"][0];
+        assert_eq!((&shown["retrying_total"], &call["label"]), (&1.into(), &"victim".into()), "{shown}");
+        // The age is that of the call. Its attempts are much younger.
+        let attempts = shown["active"].as_array().unwrap();
+        let age = call["age_s"].as_f64().unwrap();
+        assert!(age > 0.0 && age <= began.elapsed().as_secs_f64(), "{call}");
+        assert!(attempts.iter().all(|attempt| attempt["age_s"].as_f64().unwrap() < age), "{shown}");
+        let conflict = &call["last_conflict"];
+        assert_eq!((&conflict["key"], &conflict["keyspace"]), (&"hot".into(), &"rows".into()), "{call}");
+        assert_eq!(conflict["label"], "winner", "{call}");
+        let shown = sandbox.ok("stats s");
+        assert!(shown.contains("retrying, oldest first\tage of the call\tfailed attempts\tlast conflict"), "{shown}");
+        assert!(shown.contains("rows/hot, winner"), "{shown}");
+        drop(stop);
+    });
+    assert_eq!(store.retrying_calls(), []);
+    let status = store.status();
+    assert_eq!((status.retrying_total, status.retrying.len()), (0, 0));
+}
+
+#[test]
+fn what_was_not_measured_is_a_dash() {
+    let sandbox = Sandbox::with_shop();
+    let path = sandbox.path().join("shop");
+    let store = publishing().open(&path).unwrap();
+    wait_for("no status is published", || StoreStatus::read_from(&path).unwrap().is_some());
+    let shown = sandbox.ok("stats shop");
+    let of = |name: &str| shown.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    assert_eq!(of("transact, total"), "transact, total\t0\t-\t-\t-\t-\t-");
+    assert_eq!(of("WAL syncs"), "WAL syncs\t0, - commits per sync");
+    let mut line = serde_json::Value::Null;
+    wait_for("top shows nothing", || {
+        let top = sandbox.ok("top shop --json --seconds 1");
+        line = top.lines().next().map(|line| serde_json::from_str(line).unwrap()).unwrap_or_default();
+        !line.is_null()
+    });
+    assert_eq!(line["latencies"]["transact"]["p99_s"], serde_json::Value::Null, "{line}");
+    assert_eq!(line["latencies"]["transact"]["count"], 0, "{line}");
+    assert_eq!(line["commits_per_sync"], serde_json::Value::Null, "{line}");
+    drop(store);
+}
+
+#[test]
+fn an_old_snapshot_shows_what_it_keeps_and_the_disk_its_free_space() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path().join("s");
+    let store = publishing().write_buffer_bytes(1 << 20).open(&path).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| txn.put(&rows, "k", "v")).unwrap();
+    let snapshot = store.snapshot().unwrap().with_label("monthly report");
+    for n in 0..300_u32 {
+        store.transact(|txn| txn.put(&rows, "k", n.to_string())).unwrap();
+    }
+    wait_for("no status is published", || StoreStatus::read_from(&path).unwrap().is_some());
+    let shown = || sandbox.json("stats s --json").remove(0);
+    wait_for("the batches are not counted", || {
+        shown()["engine"]["batches_since_oldest_snapshot"].as_u64() >= Some(300)
+    });
+    let text = sandbox.ok("stats s");
+    assert!(text.contains("oldest snapshot keeps\twhat 3") && text.contains("monthly report"), "{text}");
+    drop(snapshot);
+    wait_for("the snapshot is still counted", || {
+        shown()["engine"]["batches_since_oldest_snapshot"].as_u64() < Some(100)
+    });
+    let engine = &shown()["engine"];
+    let (free, total) = (engine["disk_free_bytes"].as_u64().unwrap(), engine["disk_total_bytes"].as_u64().unwrap());
+    assert!(free > 0 && free <= total, "{engine}");
+    assert!(sandbox.ok("stats s").contains(" free\n"));
+}
+
+#[test]
+fn orphan_locks_are_counted_before_they_are_resolved() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path().join("s");
+    leave_locks(&path, false);
+    let store = publishing().background_resolve(false).open(&path).unwrap();
+    wait_for("no status is published", || StoreStatus::read_from(&path).unwrap().is_some());
+    assert!(sandbox.ok("stats s").starts_with("process"));
+    assert!(sandbox.ok("stats s").contains("orphan locks: not counted yet"));
+    assert_eq!(store.resolve_orphan_locks().unwrap(), 2);
+    let stats = store.stats();
+    assert_eq!((stats.orphan_locks_found, stats.orphan_locks_resolved, stats.orphan_locks_left()), (2, 2, 0));
+    wait_for("the end is not published", || !sandbox.ok("stats s").contains("\norphan locks: "));
 }
