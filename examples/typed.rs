@@ -41,11 +41,11 @@ fn main() -> Result<()> {
         let ((place, hour), Measurement::V1 { degrees, remark }) = row?;
         println!("{place} at {hour}: {degrees} {}", remark.unwrap_or_default());
     }
-    let since_noon = ("york".to_owned(), 12)..=("york".to_owned(), i64::MAX);
-    println!("since noon: {}", log.range(&snapshot, since_noon)?.count());
+    // A range of the next field, within a prefix. Keys alone need no value.
+    println!("since noon: {}", log.prefix_range(&snapshot, ("york",), 12..)?.keys().count());
     // Temperatures from zero on, the highest first.
-    let mut warmest = by_degrees.range(&snapshot, (0.0, String::new(), i64::MIN)..)?.rev();
-    while let Some(((degrees, place, _), ())) = warmest.next().transpose()? {
+    for key in by_degrees.range(&snapshot, (0.0, String::new(), i64::MIN)..)?.keys().rev() {
+        let (degrees, place, _) = key?;
         println!("{degrees} in {place}");
     }
     Ok(())

@@ -16,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why an operation failed. Match on [`Error::kind`]; the text is for people and may change.
 ///
 /// The text includes the cause, so [`source`](std::error::Error::source) returns `None`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
 }

@@ -94,6 +94,7 @@
 //! program has installed. [`Store::stats`], [`Store::latencies`] and [`Store::slow_transactions`]
 //! need neither.
 
+#![deny(missing_debug_implementations)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg_attr(
     test,
@@ -140,6 +141,7 @@ mod keyspace_descriptor;
 mod local_oracle;
 mod lock_manager;
 mod lock_value;
+#[allow(missing_debug_implementations, reason = "a user has no value of its types")]
 #[allow(clippy::cast_possible_truncation, reason = "slots of its hash index are 32-bit numbers")]
 #[cfg_attr(not(feature = "rocks"), allow(dead_code, unused_imports, reason = "only the directory engine uses it"))]
 mod memtable;
@@ -222,12 +224,13 @@ pub use row::{KeyspaceId, RowKey};
 pub use store::RepairReport;
 pub use store::{
     ActiveKind, ActiveTransaction, ActiveTransactionStatus, Builder, Commit, ConflictStatus, DumpBase, DumpHeader,
-    DumpOptions, DumpStats, Durability, Fence, IntegrityIssue, IntoControlFlow, KeyRange, Keyspace, KeyspaceSize,
-    KeyspaceStats, LockGuard, LockOptions, LockWaitPolicy, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES,
-    MAX_LOCK_REASON_BYTES, MAX_VALUE_BYTES, OnExisting, RetryPolicy, RetryingCall, RetryingCallStatus, Row, RowLock,
-    RowLockStatus, RowLocks, Savepoint, Scan, SlowTransaction, SlowTransactionStatus, Snapshot, Stats, Store,
-    StoreStatus, TimeBreakdown, Txn, TxnOptions, TxnOutcome, VerifyReport, Version, Versions,
+    DumpOptions, DumpStats, Durability, FailedCommit, Fence, IntegrityIssue, IntoControlFlow, KeyRange, Keys, Keyspace,
+    KeyspaceSize, KeyspaceStats, LockGuard, LockOptions, LockWaitPolicy, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES,
+    MAX_LOCK_REASON_BYTES, MAX_VALUE_BYTES, OnExisting, Readable, Reader, RetryPolicy, RetryingCall,
+    RetryingCallStatus, Row, RowLock, RowLockStatus, RowLocks, Savepoint, Scan, Sequence, SlowTransaction,
+    SlowTransactionStatus, Snapshot, Stats, Store, StoreStatus, TimeBreakdown, Txn, TxnOptions, TxnOutcome,
+    VerifyReport, Version, Versions,
 };
 pub use timestamp::{ParseTimestampError, Timestamp};
-pub use typed::{KeyPrefix, Readable, TypedKeyspace, TypedScan};
+pub use typed::{KeyPrefix, TypedKeys, TypedKeyspace, TypedScan};
 pub use value::Value;

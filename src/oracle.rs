@@ -1,6 +1,7 @@
 //! The timestamp oracle that several clients of a shared engine use. A store on an exclusive engine
 //! has an oracle of its own, in its process.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::engine::EngineError;
@@ -22,6 +23,12 @@ pub trait Oracle: Send + Sync {
 pub struct MemoryOracle {
     oracle: LocalOracle,
     env: Arc<dyn Env>,
+}
+
+impl fmt::Debug for MemoryOracle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryOracle").field("oracle", &self.oracle).finish_non_exhaustive()
+    }
 }
 
 impl MemoryOracle {

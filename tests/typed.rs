@@ -68,8 +68,62 @@ fn check(typed: &TypedKeyspace<Key, u16>, reader: &impl Readable, rows: &BTreeMa
     assert_eq!(backwards, some(&|key| from <= key));
     assert_eq!(collect(typed.prefix(reader, (from.0.as_str(),))), some(&|key| key.0 == from.0));
     assert_eq!(collect(typed.prefix(reader, (&from.0, &from.1))), some(&|key| (&key.0, key.1) == (&from.0, from.1)));
+    let within = |range: &dyn Fn(&i32) -> bool| some(&|key| key.0 == from.0 && range(&key.1));
+    let (prefix, low, high) = ((from.0.as_str(),), from.1, to.1);
+    assert_eq!(collect(typed.prefix_range(reader, prefix, ..)), within(&|_| true));
+    assert_eq!(collect(typed.prefix_range(reader, prefix, low..high)), within(&|part| (low..high).contains(part)));
+    assert_eq!(collect(typed.prefix_range(reader, prefix, low..=high)), within(&|part| (low..=high).contains(part)));
+    assert_eq!(collect(typed.prefix_range(reader, prefix, ..=high)), within(&|part| *part <= high));
+    let open = (Bound::Excluded(low), Bound::Unbounded);
+    assert_eq!(collect(typed.prefix_range(reader, prefix, open)), within(&|part| *part > low));
+    let last = (Bound::Excluded(from.2), Bound::Included(to.2));
+    assert_eq!(
+        collect(typed.prefix_range(reader, (&from.0, &from.1), last)),
+        some(&|key| (&key.0, key.1) == (&from.0, from.1) && from.2 < key.2 && key.2 <= to.2)
+    );
+    let keys = |scan: percolite::Result<TypedScan<Key, u16>>| scan.unwrap().keys().map(Result::unwrap);
+    assert!(keys(typed.range(reader, ..)).eq(rows.keys().cloned()));
+    assert!(keys(typed.range(reader, ..)).rev().eq(rows.keys().rev().cloned()));
     assert_eq!(typed.multi_get(reader, [from, to]).unwrap(), [rows.get(from).copied(), rows.get(to).copied()]);
     assert_eq!(typed.contains_key(reader, from).unwrap(), rows.contains_key(from));
+}
+
+proptest! {
+    #[test]
+    fn deletions_are_those_of_a_sorted_map(
+        rows in prop::collection::btree_map(any_key(), any::<u16>(), 0..30), from in any_key(), to in any_key(),
+    ) {
+        let (store, keyspace) = open();
+        let typed: TypedKeyspace<Key, u16> = keyspace.typed();
+        store.transact(|txn| rows.iter().try_for_each(|(key, value)| typed.put(txn, key, value))).unwrap();
+        let mut txn = store.begin().unwrap();
+        let mut left = rows.clone();
+        left.retain(|key, _| key.0 != from.0);
+        prop_assert_eq!(typed.delete_prefix(&mut txn, (&from.0,)).unwrap(), (rows.len() - left.len()) as u64);
+        prop_assert!(collect(typed.range(&txn, ..)).into_iter().eq(left.clone()));
+        let before = left.len();
+        left.retain(|key, _| !(&from..=&to).contains(&key));
+        prop_assert_eq!(typed.delete_range(&mut txn, from..=to).unwrap(), (before - left.len()) as u64);
+        txn.commit().unwrap();
+        prop_assert!(collect(typed.range(&store, ..)).into_iter().eq(left));
+    }
+}
+
+/// Parts whose bytes are all 0xff have no successor.
+#[test]
+fn a_range_within_a_prefix_ends_at_the_last_key_of_all() {
+    let (store, rows) = open();
+    let typed = rows.typed::<(u8, u8, u8), ()>();
+    let keys = [(254, 255, 255), (255, 254, 0), (255, 255, 0), (255, 255, 255)];
+    store.transact(|txn| keys.iter().try_for_each(|key| typed.put(txn, key, &()))).unwrap();
+    let within = |range: (Bound<u8>, Bound<u8>)| {
+        typed.prefix_range(&store, (&255_u8,), range).unwrap().keys().map(Result::unwrap).collect::<Vec<_>>()
+    };
+    assert_eq!(within((Bound::Included(255), Bound::Included(255))), keys[2..]);
+    assert_eq!(within((Bound::Included(255), Bound::Unbounded)), keys[2..]);
+    assert_eq!(within((Bound::Excluded(254), Bound::Unbounded)), keys[2..]);
+    assert_eq!(within((Bound::Excluded(255), Bound::Unbounded)), []);
+    assert_eq!(within((Bound::Unbounded, Bound::Excluded(255))), keys[1..2]);
 }
 
 #[test]
@@ -160,6 +214,10 @@ fn undecodable_bytes_are_corruption_that_names_the_key() {
         assert_is_corruption(typed.get(&snapshot, &key), &format!("\\x00\\x0{key}"));
         assert_is_corruption(typed.get_for_update(&mut store.begin().unwrap(), &key), &format!("\\x00\\x0{key}"));
     }
+    // Keys need no values, and only the key that is too long does not decode.
+    let keys: Vec<_> = typed.range(&snapshot, ..).unwrap().keys().map(Result::ok).collect();
+    assert_eq!(keys, [1, 2, 3, 4, 5, 6, 7, 0, 9].map(|key| Some(key).filter(|key| *key > 0)));
+    assert_is_corruption(typed.range(&snapshot, 8..9).unwrap().keys().next().unwrap(), "\\x00\\x08x");
     // A scan continues after rows that do not decode, from either end.
     let mut scan = typed.range(&snapshot, ..).unwrap();
     assert_eq!(scan.next().unwrap().unwrap(), (1, "v".into()));

@@ -70,12 +70,13 @@ pub use scan::AsyncScan;
 /// There is no asynchronous `begin`. A transaction that awaits between its reads and its commit
 /// keeps an old snapshot alive, and a conflict becomes more likely with time. Await first, then
 /// `transact`. If a transaction must span awaits, [`AsyncStore::run_blocking`] can return a
-/// [`Txn`](crate::Txn), which later calls of `run_blocking` use.
+/// [`Txn`](crate::Txn), which later calls of `run_blocking` use. So can its
+/// [restart](crate::Txn::restart), which takes a blocking thread while it waits.
 ///
 /// # Closing
 /// Dropping the last handle closes the store, which blocks the thread for a sync.
 /// [`AsyncStore::close`] does not block the thread.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct AsyncStore {
     store: Store,
 }
@@ -211,7 +212,7 @@ impl AsyncStore {
 
 /// A [`Snapshot`] for asynchronous code. Owned: it may be kept, sent and shared; clones are the
 /// same snapshot.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct AsyncSnapshot {
     snapshot: Snapshot,
 }

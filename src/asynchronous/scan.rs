@@ -1,5 +1,6 @@
 //! Scans as asynchronous streams of rows.
 
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::vec::IntoIter;
@@ -26,6 +27,13 @@ pub struct AsyncScan {
     /// For the check before each row that the store is still open. This is a background handle,
     /// which does not keep the store open. `None` after the end.
     store: Option<Store>,
+}
+
+impl fmt::Debug for AsyncScan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut scan = f.debug_struct("AsyncScan");
+        scan.field("backwards", &self.backwards).field("has_ended", &self.store.is_none()).finish_non_exhaustive()
+    }
 }
 
 enum State {

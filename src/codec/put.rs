@@ -21,6 +21,7 @@ pub const INLINE_WRITE_TAG: u8 = 2;
 const INLINE_WRITE_OVERHEAD_BYTES_MAX: usize = 26;
 
 /// A version with an inline value and no lock-only commit after it, decoded in place.
+#[derive(Debug)]
 pub struct InlineWrite<'a> {
     /// Its commit timestamp.
     pub commit_ts: Timestamp,

@@ -1,5 +1,6 @@
 //! What a client of a shared engine needs.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,12 @@ pub trait RowLockWaiter: Send + Sync {
 
 /// Always sleeps for `timeout`: it does not watch the row.
 pub struct SleepingRowLockWaiter(pub Arc<dyn Env>);
+
+impl fmt::Debug for SleepingRowLockWaiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SleepingRowLockWaiter").finish_non_exhaustive()
+    }
+}
 
 impl RowLockWaiter for SleepingRowLockWaiter {
     fn wait(&self, _row: &RowKey, timeout: Duration) {
@@ -37,4 +44,10 @@ pub struct SharedConfig {
     /// Time to live of a lock in milliseconds, at least 1. Other clients may roll a transaction
     /// back this long after it began to commit, or after its last heartbeat.
     pub ttl_ms: u64,
+}
+
+impl fmt::Debug for SharedConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedConfig").field("ttl_ms", &self.ttl_ms).finish_non_exhaustive()
+    }
 }

@@ -9,6 +9,7 @@
 //! A test that chooses exactly which batches a crash loses can use [`sim`](super::sim) alone, which
 //! is simpler.
 
+use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -31,6 +32,12 @@ pub struct SimMachine {
     disk: SimDisk,
     tables: SimStorage,
     state: Arc<Mutex<State>>,
+}
+
+impl fmt::Debug for SimMachine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimMachine").field("tables", &self.tables).finish_non_exhaustive()
+    }
 }
 
 #[derive(Default)]

@@ -28,15 +28,18 @@ mod error;
 mod faults;
 pub mod local;
 #[cfg_attr(not(feature = "rocks"), allow(dead_code, unused_imports, reason = "only the directory engine uses it"))]
+#[allow(missing_debug_implementations, reason = "a user has no value of its types")]
 pub(crate) mod lsm;
 #[cfg(feature = "crashtest")]
 pub mod machine;
 mod page;
 mod page_buffer;
 #[cfg(feature = "rocks")]
+#[allow(missing_debug_implementations, reason = "a user has no value of its types")]
 mod rocks;
 mod row_batch;
 pub mod sim;
+#[allow(missing_debug_implementations, reason = "a user has no value of its types")]
 mod stall_tracker;
 mod stats;
 pub mod storage;

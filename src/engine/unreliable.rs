@@ -27,6 +27,7 @@
 //! All choices come from a seed, in the order of the calls: the same calls in the same order meet
 //! the same faults. No lock is held while the engine is called or while a delay lasts.
 
+use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -50,6 +51,14 @@ pub type DelayFn = Arc<dyn Fn(u64) + Send + Sync>;
 pub struct FaultyEngine<E> {
     engine: E,
     network: Arc<Network>,
+}
+
+impl<E> fmt::Debug for FaultyEngine<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.network.state.lock();
+        let mut engine = f.debug_struct("FaultyEngine");
+        engine.field("faults", &state.faults).field("injected", &state.injected).finish_non_exhaustive()
+    }
 }
 
 struct Network {

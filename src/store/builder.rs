@@ -1,5 +1,6 @@
 //! Setting the options of a store: see [`open`](super::open) for opening it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,12 @@ use crate::store::options::{
 pub struct Builder {
     pub(in crate::store) options: Options,
     pub(in crate::store) env: Arc<dyn Env>,
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 impl Default for Builder {

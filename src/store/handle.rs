@@ -1,5 +1,6 @@
 //! The handle of a store, and the state that all its handles share.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,6 +51,14 @@ pub struct Store {
     pub(in crate::store) inner: Arc<Inner>,
     /// `None` in a handle that must not keep the store open, such as that of the background worker.
     _open: Option<Arc<CloseOnDrop>>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { instance_id, options, .. } = &*self.inner;
+        let mut store = f.debug_struct("Store");
+        store.field("instance_id", instance_id).field("read_only", &options.read_only).finish_non_exhaustive()
+    }
 }
 
 /// Closes the store when its last handle is dropped.

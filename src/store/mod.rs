@@ -8,6 +8,7 @@
 //! | `background` | what the background worker does for the store |
 //! | `keyspace`, `catalog` | handles; creating, renaming and dropping keyspaces |
 //! | `txn`, `read` | transactions, snapshots, scans |
+//! | `sequence` | numbers without conflicts |
 //! | `named_locks` | locks on names, and fences |
 //! | `maintenance` | dump, restore, verification, repair |
 //! | `introspect` | statistics, row locks, active and slow transactions, the status file |
@@ -32,6 +33,7 @@ mod named_locks;
 mod open;
 mod options;
 mod read;
+mod sequence;
 mod txn;
 
 pub use builder::Builder;
@@ -67,11 +69,15 @@ pub(crate) use named_locks::{
 pub use options::{Durability, RetryPolicy, TxnOptions};
 
 pub use read::key_range::KeyRange;
+pub use read::keys::Keys;
+pub use read::reader::{Readable, Reader};
 pub use read::scan::Scan;
 pub use read::scanned_row::Row;
 pub use read::snapshot::Snapshot;
 pub use read::versions::{Version, Versions};
+pub use sequence::Sequence;
 pub use txn::outcome::Commit;
+pub use txn::restart::FailedCommit;
 #[cfg(feature = "tokio")]
 pub(crate) use txn::retry::RetryLoop;
 pub use txn::{Savepoint, Txn};

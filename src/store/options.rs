@@ -42,8 +42,8 @@ impl Durability {
     }
 }
 
-/// The limits of the retries of [`Store::transact`](crate::store::Store::transact). Default: 1000
-/// attempts, 30 seconds.
+/// The limits of the retries of [`Store::transact`](crate::store::Store::transact), and of
+/// [restarts](crate::Txn::restart). Default: 1000 attempts, 30 seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct RetryPolicy {
@@ -57,8 +57,9 @@ impl RetryPolicy {
         Self { max_attempts: attempts, ..self }
     }
 
-    /// The time since the call of `transact`, waits included, after which no new attempt begins.
-    /// The first attempt is always made.
+    /// The time since the call of `transact`, or since the `begin` of the first of several
+    /// restarted transactions, waits included, after which no new attempt begins. The first attempt
+    /// is always made.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }

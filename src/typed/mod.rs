@@ -3,10 +3,14 @@
 //! This is a thin layer over the public API. Keys are encoded so that their bytes sort as the keys
 //! do ([`order`]); values are encoded like all other records ([`crate::codec`]).
 
+#[allow(missing_debug_implementations, reason = "a user has no value of its types")]
 mod decode;
+#[allow(missing_debug_implementations, reason = "a user has no value of its types")]
 mod encode;
 mod key_format;
 mod order;
+mod prefix;
+mod scan;
 
 use std::any::type_name;
 use std::borrow::Borrow;
@@ -17,10 +21,16 @@ use std::ops::{Bound, RangeBounds};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use self::prefix::Bounds;
 use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Keyspace, Scan, Snapshot, Store, Txn};
+use crate::store::{Keyspace, Readable, Scan, Txn};
+#[cfg(doc)]
+use crate::store::{Snapshot, Store};
 use crate::value::Value;
+
+pub use prefix::KeyPrefix;
+pub use scan::{TypedKeys, TypedScan};
 
 /// A [`Keyspace`] whose keys are of type `K` and whose values are of type `V`. Cheap to clone and
 /// thread-safe. Each call reads or writes through the transaction, snapshot or store that is
@@ -96,79 +106,6 @@ impl Keyspace {
     }
 }
 
-/// A source of reads: a [`Snapshot`], a [`Txn`], or a [`Store`], which takes a new snapshot for
-/// each call.
-pub trait Readable: sealed::Read {}
-
-impl Readable for Snapshot {}
-impl Readable for Store {}
-impl Readable for Txn {}
-
-mod sealed {
-    use crate::error::Result;
-    use crate::store::{KeyRange, Keyspace, Scan, Snapshot, Store, Txn};
-    use crate::value::Value;
-
-    pub trait Read {
-        fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>>;
-        fn multi_get(&self, keyspace: &Keyspace, keys: &[Vec<u8>]) -> Result<Vec<Option<Value>>>;
-        fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Scan>;
-        fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Scan>;
-    }
-
-    macro_rules! read {
-        ($reader:ty, $scan:ident => $ok:expr) => {
-            impl Read for $reader {
-                fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
-                    self.get(keyspace, key)
-                }
-
-                fn multi_get(&self, keyspace: &Keyspace, keys: &[Vec<u8>]) -> Result<Vec<Option<Value>>> {
-                    self.multi_get(keyspace, keys)
-                }
-
-                fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Scan> {
-                    let $scan = self.range(keyspace, range);
-                    $ok
-                }
-
-                fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Scan> {
-                    let $scan = self.prefix(keyspace, prefix);
-                    $ok
-                }
-            }
-        };
-    }
-
-    read!(Snapshot, scan => Ok(scan));
-    read!(Store, scan => scan);
-    read!(Txn, scan => Ok(scan));
-}
-
-/// The first parts of a tuple key, each borrowed: `("york",)` for `(String, i64)`. For other kinds
-/// of keys, implement this trait for a type that serializes as the key's first fields do.
-pub trait KeyPrefix<K>: Serialize {}
-
-macro_rules! key_prefix {
-    ($($part:ident $borrowed:ident),+; $($rest:ident),+) => {
-        impl<$($part: Borrow<$borrowed>, $borrowed: Serialize + ?Sized,)+ $($rest),+> KeyPrefix<($($part,)+ $($rest,)+)>
-            for ($(&$borrowed,)+)
-        {
-        }
-    };
-}
-
-key_prefix!(A P; B);
-key_prefix!(A P; B, C);
-key_prefix!(A P; B, C, D);
-key_prefix!(A P; B, C, D, E);
-key_prefix!(A P, B Q; C);
-key_prefix!(A P, B Q; C, D);
-key_prefix!(A P, B Q; C, D, E);
-key_prefix!(A P, B Q, C R; D);
-key_prefix!(A P, B Q, C R; D, E);
-key_prefix!(A P, B Q, C R, D S; E);
-
 impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeyspace<K, V> {
     /// The untyped keyspace, whose keys and values are bytes.
     pub fn keyspace(&self) -> &Keyspace {
@@ -180,13 +117,13 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     /// # Errors
     /// Those of [`Snapshot::get`] and [`Txn::get`], and of [every typed
     /// call](TypedKeyspace#errors).
-    pub fn get<Q>(&self, reader: &impl Readable, key: &Q) -> Result<Option<V>>
+    pub fn get<Q>(&self, reader: &(impl Readable + ?Sized), key: &Q) -> Result<Option<V>>
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
         let key = self.key(key)?;
-        reader.get(&self.keyspace, &key)?.map(|value| self.value(&key, &value)).transpose()
+        reader.reader().get(&self.keyspace, &key)?.map(|value| self.value(&key, &value)).transpose()
     }
 
     /// Several rows' values, in the order of `keys`.
@@ -195,7 +132,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     /// Those of [`TypedKeyspace::get`].
     pub fn multi_get<'q, Q>(
         &self,
-        reader: &impl Readable,
+        reader: &(impl Readable + ?Sized),
         keys: impl IntoIterator<Item = &'q Q>,
     ) -> Result<Vec<Option<V>>>
     where
@@ -203,7 +140,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         Q: Serialize + ?Sized + 'q,
     {
         let keys = keys.into_iter().map(|key| self.key(key)).collect::<Result<Vec<_>>>()?;
-        let found = reader.multi_get(&self.keyspace, &keys)?;
+        let found = reader.reader().multi_get(&self.keyspace, &keys)?;
         let value = |(key, value): (&Vec<u8>, Option<Value>)| value.map(|value| self.value(key, &value)).transpose();
         keys.iter().zip(found).map(value).collect()
     }
@@ -212,12 +149,12 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     ///
     /// # Errors
     /// Those of [`TypedKeyspace::get`].
-    pub fn contains_key<Q>(&self, reader: &impl Readable, key: &Q) -> Result<bool>
+    pub fn contains_key<Q>(&self, reader: &(impl Readable + ?Sized), key: &Q) -> Result<bool>
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        Ok(reader.get(&self.keyspace, &self.key(key)?)?.is_some())
+        reader.reader().contains_key(&self.keyspace, self.key(key)?)
     }
 
     /// A row's value. If another transaction writes the row meanwhile, or reads it by
@@ -275,28 +212,75 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if a bound of the range cannot be encoded; those of
     /// [`Store::range`] for a store. Errors of reading are items of the scan.
-    pub fn range(&self, reader: &impl Readable, range: impl RangeBounds<K>) -> Result<TypedScan<K, V>> {
-        let bound = |bound: Bound<&K>| {
-            Ok::<_, Error>(match bound {
-                Bound::Included(key) => Bound::Included(self.key(key)?),
-                Bound::Excluded(key) => Bound::Excluded(self.key(key)?),
-                Bound::Unbounded => Bound::Unbounded,
-            })
-        };
-        let range = (bound(range.start_bound())?, bound(range.end_bound())?);
-        Ok(self.scan(reader.range(&self.keyspace, range)?))
+    pub fn range(&self, reader: &(impl Readable + ?Sized), range: impl RangeBounds<K>) -> Result<TypedScan<K, V>> {
+        Ok(self.scan(reader.reader().range(&self.keyspace, self.bounds(&range)?)?))
     }
 
     /// The rows whose keys start with these parts.
     ///
     /// # Errors
     /// Those of [`TypedKeyspace::range`].
-    pub fn prefix(&self, reader: &impl Readable, prefix: impl KeyPrefix<K>) -> Result<TypedScan<K, V>> {
-        Ok(self.scan(reader.prefix(&self.keyspace, &self.key(&prefix)?)?))
+    pub fn prefix(&self, reader: &(impl Readable + ?Sized), prefix: impl KeyPrefix<K>) -> Result<TypedScan<K, V>> {
+        Ok(self.scan(reader.reader().prefix(&self.keyspace, self.key(&prefix)?)?))
+    }
+
+    /// The rows whose keys start with these parts, and whose next part is in a range. Any parts
+    /// after that are unrestricted: an end that is included includes all keys with this part.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// # use percolite::{Store, TypedKeyspace};
+    /// # let store = Store::in_memory()?;
+    /// let readings: TypedKeyspace<(String, i64, u8), f64> = store.keyspace("readings")?.typed();
+    /// store.transact(|txn| {
+    ///     (-2..9).try_for_each(|hour| readings.put(txn, &("york".into(), hour, 0), &11.5))
+    /// })?;
+    /// let morning = readings.prefix_range(&store, ("york",), 6..=7)?.keys();
+    /// let hours = morning.map(|key| Ok(key?.1)).collect::<percolite::Result<Vec<_>>>()?;
+    /// assert_eq!(hours, [6, 7]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`TypedKeyspace::range`].
+    pub fn prefix_range<P: KeyPrefix<K>>(
+        &self,
+        reader: &(impl Readable + ?Sized),
+        prefix: P,
+        range: impl RangeBounds<P::Next>,
+    ) -> Result<TypedScan<K, V>> {
+        let prefix = self.key(&prefix)?;
+        let part = |part: &P::Next| Ok([prefix.as_slice(), &self.key(part)?].concat());
+        let range = prefix::range_in(&prefix, try_map(range.start_bound(), part)?, try_map(range.end_bound(), part)?);
+        Ok(self.scan(reader.reader().range(&self.keyspace, range)?))
+    }
+
+    /// Deletes every row that the transaction sees in a range: see [`Txn::delete_range`]. Returns
+    /// the number of rows. Neither keys nor values are decoded.
+    ///
+    /// # Errors
+    /// Those of [`Txn::delete_range`]; [`ErrorKind::InvalidArgument`] if a bound of the range
+    /// cannot be encoded.
+    pub fn delete_range(&self, txn: &mut Txn, range: impl RangeBounds<K>) -> Result<u64> {
+        txn.delete_range(&self.keyspace, self.bounds(&range)?)
+    }
+
+    /// Deletes every row that the transaction sees whose key starts with these parts: see
+    /// [`TypedKeyspace::delete_range`].
+    ///
+    /// # Errors
+    /// Those of [`TypedKeyspace::delete_range`].
+    pub fn delete_prefix(&self, txn: &mut Txn, prefix: impl KeyPrefix<K>) -> Result<u64> {
+        txn.delete_prefix(&self.keyspace, self.key(&prefix)?)
+    }
+
+    fn bounds(&self, range: &impl RangeBounds<K>) -> Result<Bounds> {
+        let key = |key: &K| self.key(key);
+        Ok((try_map(range.start_bound(), key)?, try_map(range.end_bound(), key)?))
     }
 
     fn scan(&self, rows: Scan) -> TypedScan<K, V> {
-        TypedScan { rows, keyspace: self.clone() }
+        TypedScan::new(rows, self.clone())
     }
 
     fn key<Q: Serialize + ?Sized>(&self, key: &Q) -> Result<Vec<u8>> {
@@ -309,9 +293,8 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         Ok(bytes)
     }
 
-    fn row(&self, key: &[u8], value: &[u8]) -> Result<(K, V)> {
-        let decoded = order::decode_key(key).map_err(|error| self.corrupt(key, "the key", type_name::<K>(), &error))?;
-        Ok((decoded, self.value(key, value)?))
+    fn decoded_key(&self, key: &[u8]) -> Result<K> {
+        order::decode_key(key).map_err(|error| self.corrupt(key, "the key", type_name::<K>(), &error))
     }
 
     fn value(&self, key: &[u8], value: &[u8]) -> Result<V> {
@@ -328,26 +311,10 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     }
 }
 
-/// A typed [`Scan`]. It ends after a read error. A row that does not decode as its type is an error
-/// item, and the scan continues after it.
-#[must_use]
-pub struct TypedScan<K, V> {
-    rows: Scan,
-    keyspace: TypedKeyspace<K, V>,
-}
-
-impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> Iterator for TypedScan<K, V> {
-    type Item = Result<(K, V)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let row = self.rows.next()?;
-        Some(row.and_then(|row| self.keyspace.row(row.key(), row.value())))
-    }
-}
-
-impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> DoubleEndedIterator for TypedScan<K, V> {
-    fn next_back(&mut self) -> Option<Self::Item> {
-        let row = self.rows.next_back()?;
-        Some(row.and_then(|row| self.keyspace.row(row.key(), row.value())))
-    }
+fn try_map<T>(bound: Bound<&T>, bytes: impl FnOnce(&T) -> Result<Vec<u8>>) -> Result<Bound<Vec<u8>>> {
+    Ok(match bound {
+        Bound::Included(key) => Bound::Included(bytes(key)?),
+        Bound::Excluded(key) => Bound::Excluded(bytes(key)?),
+        Bound::Unbounded => Bound::Unbounded,
+    })
 }

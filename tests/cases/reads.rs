@@ -59,6 +59,14 @@ pub fn cases() -> Vec<Case> {
         Case::new("a transaction reads its own writes, in scans too")
             .on(STORES, scans::own_writes_are_read_everywhere)
             .not_on(STEPS, WHOLE_STORE),
+        Case::new("keys are read without their values")
+            .on(STORES, scans::keys_are_read_without_long_values)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new("keys are read from locks without their values")
+            .row_by_row()
+            .on(TWO, scans::keys_are_read_from_locks_without_long_values)
+            .not_on(STEPS, WHOLE_STORE)
+            .not_on(ONE, NO_LOCKS),
         Case::new("keys that are prefixes of each other never mix")
             .on(STORES, scans::prefixes_of_each_other_never_mix)
             .not_on(STEPS, WHOLE_STORE),

@@ -6,7 +6,7 @@ use std::ops::{Bound, ControlFlow};
 use percolite::engine::storage::Column;
 use percolite::{Keyspace, Row, Scan, Snapshot, Txn, Value};
 
-use crate::environment::{Dice, Environment, Opened};
+use crate::environment::{Dice, Environment, Opened, long};
 use crate::hooked_engine::{Act, commits};
 
 type Model = BTreeMap<Vec<u8>, Value>;
@@ -112,6 +112,66 @@ pub fn locks_at_page_borders_hide_nothing(environment: &Environment) {
         assert!(seen == *wanted, "direction {}: {} rows of {}", turn % 3, seen.len(), wanted.len());
     }
     assert_eq!(rows(store.snapshot().unwrap().range(&store.rows, ..)), expected);
+}
+
+fn names(keys: impl Iterator<Item = percolite::Result<Vec<u8>>>) -> Vec<String> {
+    keys.map(|key| String::from_utf8(key.unwrap()).unwrap()).collect()
+}
+
+/// Whatever asks only whether rows exist reads no value out of line: from versions, from own writes
+/// in memory, and from those that a large transaction has locked in the store.
+pub fn keys_are_read_without_long_values(environment: &Environment) {
+    let store = environment.open_with(environment.builder().large_transaction_bytes(2 << 10));
+    store.put_all(&["a", "b", "c"], long("x"));
+    store.put("short", "1");
+    store.delete("b");
+    let snapshot = store.snapshot().unwrap();
+    let before = store.hooks.long_values_read();
+    assert_eq!(names(snapshot.range(&store.rows, ..).keys()), ["a", "c", "short"]);
+    assert_eq!(names(snapshot.range(&store.rows, ..).keys().rev()), ["short", "c", "a"]);
+    let mut both = snapshot.prefix(&store.rows, "").keys();
+    assert_eq!(names([both.next_back().unwrap(), both.next().unwrap()].into_iter().chain(both)), ["short", "a", "c"]);
+    assert!(snapshot.contains_key(&store.rows, "a").unwrap() && !snapshot.contains_key(&store.rows, "b").unwrap());
+
+    let mut txn = store.begin().unwrap();
+    assert!(txn.contains_key(&store.rows, "c").unwrap());
+    txn.insert(&store.rows, "a", "2").unwrap_err();
+    txn.put(&store.rows, "d", long("y")).unwrap();
+    txn.delete(&store.rows, "a").unwrap();
+    for letter in ["e", "f"] {
+        txn.put(&store.rows, letter, long("y")).unwrap();
+    }
+    assert_eq!(names(txn.range(&store.rows, ..).keys()), ["c", "d", "e", "f", "short"]);
+    assert_eq!(txn.delete_range(&store.rows, "c".."e").unwrap(), 2);
+    assert_eq!(names(txn.range(&store.rows, ..).keys().rev()), ["short", "f", "e"]);
+    drop(txn);
+    assert_eq!(store.hooks.long_values_read(), before);
+    assert_eq!(snapshot.get(&store.rows, "c").unwrap(), Some(long("x").into()));
+    assert_eq!(rows(snapshot.range(&store.rows, ..)).len(), 3);
+    assert_eq!(store.hooks.long_values_read(), before + 3, "the values of a and c, and c once more");
+}
+
+/// As above, from orphan locks of a transaction that is committed.
+pub fn keys_are_read_from_locks_without_long_values(environment: &Environment) {
+    environment.open().put_all(&["b", "c"], long("x"));
+    let write = |store: &Opened, txn: &mut Txn| {
+        txn.put(&store.rows, "a", long("y")).unwrap();
+        txn.delete(&store.rows, "b").unwrap();
+        txn.put(&store.rows, "d", long("y")).unwrap();
+    };
+    environment.leave_behind(write, |groups, rows| {
+        let late = commits(groups, &rows.row_key("b")) && !commits(groups, &rows.row_key("a"));
+        late.then_some(Act::Refuse)
+    });
+    let store = environment.open_unswept();
+    assert!(store.locks_left() > 0, "the transaction left no lock");
+    let snapshot = store.snapshot().unwrap();
+    let before = store.hooks.long_values_read();
+    assert_eq!(names(snapshot.range(&store.rows, ..).keys()), ["a", "c", "d"]);
+    assert!(snapshot.contains_key(&store.rows, "d").unwrap() && !snapshot.contains_key(&store.rows, "b").unwrap());
+    assert_eq!(store.hooks.long_values_read(), before);
+    assert_eq!(rows(snapshot.range(&store.rows, ..)).len(), 3);
+    assert_eq!(store.hooks.long_values_read(), before + 3);
 }
 
 /// No page of a scan may read a part of a column that an earlier page has read. Otherwise the time

@@ -111,7 +111,7 @@ fn run(Scenario { name, limit, .. }: Scenario) -> Result<(), Failed> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let outputs = [child.stdout.take().map(|out| read(out)), child.stderr.take().map(|out| read(out))];
+    let outputs = [child.stdout.take().map(read), child.stderr.take().map(read)];
     let started = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait()? {

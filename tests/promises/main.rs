@@ -11,6 +11,7 @@ mod closing;
 mod directories;
 mod dropping;
 mod errors;
+mod handles;
 mod increments;
 mod keyspace_stats;
 #[cfg(feature = "rocks")]
@@ -28,7 +29,9 @@ mod read_only;
 mod regressions;
 #[cfg(feature = "rocks")]
 mod repairing;
+mod restarts;
 mod results;
+mod sequences;
 mod verifying;
 mod views_of_keyspaces;
 mod waiting;

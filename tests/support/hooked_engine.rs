@@ -43,6 +43,7 @@ pub struct Control {
     on_view: Mutex<Option<(ThreadId, OnRead)>>,
     on_row: Mutex<Option<(RowKey, OnRead)>>,
     views: AtomicU64,
+    long_values_read: AtomicU64,
     walks: Mutex<Vec<Walk>>,
     collections: Mutex<Vec<Option<GcEntry>>>,
 }
@@ -82,6 +83,11 @@ impl Control {
     /// The start of each page of the GC queue that was read since the last call.
     pub fn take_collections(&self) -> Vec<Option<GcEntry>> {
         std::mem::take(&mut self.collections.lock().unwrap())
+    }
+
+    /// How many values out of line engine snapshots have read.
+    pub fn long_values_read(&self) -> u64 {
+        self.long_values_read.load(Ordering::SeqCst)
     }
 
     /// The hook runs before every `apply`; it may block.
@@ -290,6 +296,7 @@ impl EngineSnapshot for HookedSnapshot {
         self.view.txn_record(row, start_ts)
     }
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Value>, EngineError> {
+        self.control.long_values_read.fetch_add(1, Ordering::SeqCst);
         self.view.data(row, start_ts)
     }
     fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {

@@ -23,6 +23,7 @@ pub(crate) mod salvage;
 mod status_file;
 mod torn_manifest;
 
+use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -85,6 +86,12 @@ pub struct DirectoryStorage {
     directory: Directory,
     wal: Directory,
     accepted_losses: Vec<DataLoss>,
+}
+
+impl fmt::Debug for DirectoryStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirectoryStorage").field("path", &self.directory.path()).finish_non_exhaustive()
+    }
 }
 
 impl DirectoryStorage {

@@ -1,6 +1,7 @@
 //! Row locks: an iterator over all locks of transactions, each with the status of its transaction.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -53,6 +54,12 @@ pub struct RowLocks {
     page: VecDeque<(RowKey, Lock)>,
     cache: LookupCache,
     store: Store,
+}
+
+impl fmt::Debug for RowLocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowLocks").finish_non_exhaustive()
+    }
 }
 
 impl RowLocks {

@@ -36,7 +36,7 @@ use crate::store::maintenance::dump::OnExisting;
 use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
 use crate::store::maintenance::verify::report::{ISSUES_MAX, IntegrityIssue};
 use crate::store::options::{Durability, MAX_TRANSACTION_BYTES, TxnOptions};
-use crate::store::read::row_reader::{load_value, visible_version};
+use crate::store::read::row_reader::{load_found, load_value, visible_version};
 use crate::timestamp::Timestamp;
 use crate::value::Value;
 
@@ -306,7 +306,8 @@ impl Repair<'_> {
                 self.add_row_loss(Column::Lock, row, what.into());
             }
         }
-        view.snapshot.write(row)?.map_or(Ok(None), |newest| visible_version(&view, row, newest))
+        let Some(newest) = view.snapshot.write(row)? else { return Ok(None) };
+        load_found(row, visible_version(&view, row, newest)?)
     }
 
     fn record_error(&mut self, column: Column, row: &RowKey, error: Error) -> Result<()> {

@@ -2,15 +2,14 @@
 //! transaction's own writes that override them.
 
 use crate::engine::storage::Column;
-use crate::engine::{RowRange, decode_row_key, decode_user_key};
+use crate::engine::{RowRange, decode_row_key};
 use crate::error::{Error, Result};
 use crate::read_view::ReadView;
-use crate::row::{Mutation, RowKey};
+use crate::row::{LockType, Mutation, RowKey};
 use crate::store::read::column_cursor::{ColumnCursor, is_before};
 use crate::store::read::row_reader::{RowReader, visible_value_in_cell};
-use crate::store::read::scanned_row::VisibleValue;
+use crate::store::read::scanned_row::FoundValue;
 use crate::store::txn::large_writes::LargeWrites;
-use crate::value::Value;
 use crate::write_set;
 
 /// What a scan has not returned yet: a cursor over the versions, and what overrides them.
@@ -58,14 +57,14 @@ impl MergeCursor {
         Self { versions: ColumnCursor::new(Column::Write, None), over: None, failed: None, ended: true }
     }
 
-    /// Calls `on_row` with the next row, if there is one.
+    /// Calls `on_row` with the next row's key in the engine, and its value, if there is one.
     #[inline]
     pub fn next<T>(
         &mut self,
         rows: &RowReader,
         view: &ReadView,
         backwards: bool,
-        on_row: impl FnOnce(&[u8], VisibleValue<'_>) -> T,
+        on_row: impl FnOnce(&[u8], FoundValue<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -80,14 +79,14 @@ impl MergeCursor {
                 None => {
                     let Some((row, content)) = versions.next(backwards) else { return Ok(None) };
                     if let Some(value) = visible_value_in_cell(view, row, content)? {
-                        return Ok(Some(on_row(decode_user_key(row)?, value)));
+                        return on_row(row, value).map(Some);
                     }
                 }
                 Some(over) => {
                     over.read(rows, view, versions, backwards)?;
                     let Some(row) = over.next_row(versions, backwards)? else { return Ok(None) };
                     if let Some(value) = over.take_row(rows, view, versions, &row, backwards)? {
-                        return Ok(Some(on_row(row.user_key(), VisibleValue::Owned(value))));
+                        return on_row(row.as_bytes(), value).map(Some);
                     }
                 }
             }
@@ -127,25 +126,32 @@ impl Overlay {
     }
 
     /// Consumes the row's cells in all sources; returns the value that the scan shows.
-    fn take_row(
-        &mut self,
+    fn take_row<'a>(
+        &'a mut self,
         rows: &RowReader,
-        view: &ReadView,
-        versions: &mut ColumnCursor,
+        view: &'a ReadView,
+        versions: &'a mut ColumnCursor,
         row: &RowKey,
         backwards: bool,
-    ) -> Result<Option<Value>> {
+    ) -> Result<Option<FoundValue<'a>>> {
         let (write, lock) = (versions.next_if(row, backwards), self.locks.next_if(row, backwards));
-        let mut own = self.own.as_mut().and_then(|own| own.next_if(row, backwards));
-        if let (Some(lock), Some(large_writes)) = (self.large_locks.next_if(row, backwards), &self.large_writes)
-            && own.is_none()
-        {
-            own = large_writes.write_of(row, lock)?;
+        let large_lock = self.large_locks.next_if(row, backwards);
+        match self.own.as_mut().and_then(|own| own.next_if(row, backwards)) {
+            Some(Mutation::Put(value)) => return Ok(Some(FoundValue::Owned(value))),
+            Some(Mutation::Delete) => return Ok(None),
+            Some(Mutation::LockOnly) => {}
+            None => {
+                if let (Some(lock), Some(large_writes)) = (large_lock, &self.large_writes) {
+                    match large_writes.own_lock(row, lock)? {
+                        Some(LockType::Put(value)) => {
+                            return Ok(Some(FoundValue::new(&*large_writes.view, large_writes.txn, value)));
+                        }
+                        Some(LockType::Delete) => return Ok(None),
+                        Some(LockType::LockOnly) | None => {}
+                    }
+                }
+            }
         }
-        match own {
-            Some(Mutation::Put(value)) => Ok(Some(value)),
-            Some(Mutation::Delete) => Ok(None),
-            Some(Mutation::LockOnly) | None => rows.visible_value(view, row, lock, write),
-        }
+        rows.visible_value(view, row, lock, write)
     }
 }

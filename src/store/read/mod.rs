@@ -7,8 +7,10 @@
 
 pub(in crate::store) mod column_cursor;
 pub(in crate::store) mod key_range;
+pub(in crate::store) mod keys;
 mod latest;
 mod merge;
+pub(in crate::store) mod reader;
 pub(in crate::store) mod row_reader;
 pub(in crate::store) mod scan;
 pub(in crate::store) mod scanned_row;

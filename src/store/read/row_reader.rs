@@ -14,18 +14,17 @@ use crate::coordinator::Coordinator;
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, decode_lock, decode_row_key, decode_write};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lock_value::load_out_of_line;
 use crate::process::Process;
 use crate::read_view::ReadView;
 use crate::row::{Lock, LockType, RowKey, StoredValue, TxnId, WriteRecord};
-use crate::store::read::scanned_row::VisibleValue;
+use crate::store::read::scanned_row::FoundValue;
 use crate::value::Value;
 
 /// What a lock means for a read of its row.
-enum LockEffect {
+enum LockEffect<'a> {
     /// The view shows the lock's transaction as committed, and this is the value that it wrote;
     /// `None` if it deleted the row.
-    Value(Option<Value>),
+    Value(Option<FoundValue<'a>>),
     /// The lock does not matter: the value is that of the versions.
     None,
 }
@@ -49,13 +48,17 @@ impl CellRead {
         }
     }
 
-    fn value(self, view: &ReadView, row: &RowKey) -> Result<Option<Value>> {
+    fn find<'a>(self, view: &'a ReadView, row: &RowKey) -> Result<Option<FoundValue<'a>>> {
         match self {
             Self::Missing => Ok(None),
-            Self::Visible(value) => Ok(Some(value)),
+            Self::Visible(value) => Ok(Some(FoundValue::Owned(value))),
             Self::Record(newest) => visible_version(view, row, newest),
             Self::Corrupt(error) => Err(error.into()),
         }
+    }
+
+    fn value(self, view: &ReadView, row: &RowKey) -> Result<Option<Value>> {
+        load_found(row, self.find(view, row)?)
     }
 }
 
@@ -102,6 +105,15 @@ impl RowReader {
 
     /// The value of a row at the view.
     pub fn read(&self, view: &ReadView, row: &RowKey) -> Result<Option<Value>> {
+        load_found(row, self.find(view, row)?)
+    }
+
+    /// Whether the row exists at the view. Reads no value out of line.
+    pub fn contains(&self, view: &ReadView, row: &RowKey) -> Result<bool> {
+        Ok(self.find(view, row)?.is_some())
+    }
+
+    fn find<'a>(&self, view: &'a ReadView, row: &RowKey) -> Result<Option<FoundValue<'a>>> {
         if view.must_check_locks
             && let Some(lock) = view.snapshot.lock(row)?
             && let LockEffect::Value(value) = self.value_under_lock(view, row, &lock)?
@@ -110,7 +122,7 @@ impl RowReader {
         }
         let mut found = CellRead::Missing;
         view.snapshot.get_cell(Column::Write, row, &mut |content| found = CellRead::new(view, row, content))?;
-        found.value(view, row)
+        found.find(view, row)
     }
 
     /// The values of several rows at the view.
@@ -129,28 +141,26 @@ impl RowReader {
 
     /// What the lock means for a read of its row. It is a value if the transaction has committed at
     /// or below the view's timestamp and wrote the row.
-    fn value_under_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<LockEffect> {
+    fn value_under_lock<'a>(&self, view: &'a ReadView, row: &RowKey, lock: &Lock) -> Result<LockEffect<'a>> {
         if lock.lock_type == LockType::LockOnly || self.coordinator.commit_ts_of_lock(view, row, lock)?.is_none() {
             return Ok(LockEffect::None);
         }
-        match &lock.lock_type {
-            LockType::Put(value) => {
-                load_value(view, row, lock.txn, value.clone()).map(|value| LockEffect::Value(Some(value)))
-            }
-            LockType::Delete => Ok(LockEffect::Value(None)),
-            LockType::LockOnly => Ok(LockEffect::None),
-        }
+        Ok(match &lock.lock_type {
+            LockType::Put(value) => LockEffect::Value(Some(FoundValue::new(&*view.snapshot, lock.txn, value.clone()))),
+            LockType::Delete => LockEffect::Value(None),
+            LockType::LockOnly => LockEffect::None,
+        })
     }
 
     /// The value that a reader at the view sees, given the row's cells in the lock and write
     /// columns.
-    pub fn visible_value(
+    pub fn visible_value<'a>(
         &self,
-        view: &ReadView,
+        view: &'a ReadView,
         row: &RowKey,
         lock: Option<&[u8]>,
-        write: Option<&[u8]>,
-    ) -> Result<Option<Value>> {
+        write: Option<&'a [u8]>,
+    ) -> Result<Option<FoundValue<'a>>> {
         if let Some(lock) = lock {
             // For an expired view the status of the lock's transaction may be gone, so the lock
             // could be misjudged.
@@ -159,7 +169,7 @@ impl RowReader {
                 return Ok(value);
             }
         }
-        write.map_or(Ok(None), |content| Ok(visible_value_in_cell(view, row.as_bytes(), content)?.map(Value::from)))
+        write.map_or(Ok(None), |content| visible_value_in_cell(view, row.as_bytes(), content))
     }
 }
 
@@ -167,29 +177,31 @@ impl RowReader {
 /// cell itself contains the value.
 #[inline]
 pub(in crate::store) fn visible_value_in_cell<'a>(
-    view: &ReadView,
+    view: &'a ReadView,
     row: &[u8],
     content: &'a [u8],
-) -> Result<Option<VisibleValue<'a>>> {
+) -> Result<Option<FoundValue<'a>>> {
     match InlineWrite::decode_value(content) {
-        Some((commit_ts, value)) if commit_ts <= view.read_ts => Ok(Some(VisibleValue::Lent(value))),
-        _ => Ok(visible_version(view, &decode_row_key(row)?, decode_write(row, content)?)?.map(VisibleValue::Owned)),
+        Some((commit_ts, value)) if commit_ts <= view.read_ts => Ok(Some(FoundValue::Lent(value))),
+        _ => visible_version(view, &decode_row_key(row)?, decode_write(row, content)?),
     }
 }
 
 /// The value that a reader at the view sees, given the row's newest version.
-pub(in crate::store) fn visible_version(view: &ReadView, row: &RowKey, newest: WriteRecord) -> Result<Option<Value>> {
+pub(in crate::store) fn visible_version<'a>(
+    view: &'a ReadView,
+    row: &RowKey,
+    newest: WriteRecord,
+) -> Result<Option<FoundValue<'a>>> {
     let version =
         if newest.commit_ts <= view.read_ts { Some(newest) } else { view.snapshot.version_at(row, view.read_ts)? };
-    match version {
-        Some(WriteRecord { txn, value: Some(value), .. }) => load_value(view, row, txn, value).map(Some),
-        Some(WriteRecord { value: None, .. }) | None => Ok(None),
-    }
+    Ok(version.and_then(|WriteRecord { txn, value, .. }| Some(FoundValue::new(&*view.snapshot, txn, value?))))
+}
+
+pub(in crate::store) fn load_found(row: &RowKey, found: Option<FoundValue<'_>>) -> Result<Option<Value>> {
+    found.map(|found| found.load(row.as_bytes()).map(Value::from)).transpose()
 }
 
 pub(in crate::store) fn load_value(view: &ReadView, row: &RowKey, txn: TxnId, value: StoredValue) -> Result<Value> {
-    match value {
-        StoredValue::Inline(bytes) => Ok(bytes),
-        StoredValue::OutOfLine => load_out_of_line(&*view.snapshot, row, txn),
-    }
+    FoundValue::new(&*view.snapshot, txn, value).load(row.as_bytes()).map(Value::from)
 }

@@ -9,16 +9,18 @@
 //! or own writes, a merging cursor merges them with the versions, row by row. It reads locks only
 //! as far as versions are read.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::engine::{RowRange, decode_user_key};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::handle::Store;
 use crate::store::introspect::active_readers::ActiveReader;
+use crate::store::read::keys::Keys;
 use crate::store::read::merge::MergeCursor;
 use crate::store::read::row_reader::visible_value_in_cell;
-use crate::store::read::scanned_row::{Row, VisibleValue};
+use crate::store::read::scanned_row::{FoundValue, Row};
 use crate::store::txn::large_writes::LargeWrites;
 use crate::write_set;
 
@@ -41,6 +43,12 @@ pub struct Scan {
     store: Store,
     reader: Arc<ActiveReader>,
     ahead: MergeCursor,
+}
+
+impl fmt::Debug for Scan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scan").field("read_ts", &self.reader.view.read_ts).finish_non_exhaustive()
+    }
 }
 
 /// The sources of a scan: own writes in memory, own writes locked in the store, and the range.
@@ -92,12 +100,33 @@ impl Scan {
             if let Some(broke) = self.visit_borrowed(&mut on_row)? {
                 return Ok(ControlFlow::Break(broke));
             }
-            match self.next_row_step(false, |key, value| on_row(key, &value)).transpose()? {
+            let on_row =
+                |row: &[u8], value: FoundValue<'_>| Ok::<_, Error>(on_row(decode_user_key(row)?, &value.load(row)?));
+            match self.next_row_step(false, on_row).transpose()? {
                 Some(ControlFlow::Continue(())) => {}
                 Some(broke) => return Ok(broke),
                 None => return Ok(ControlFlow::Continue(())),
             }
         }
+    }
+
+    /// The keys of the remaining rows, without their values. A value of more than 255 bytes
+    /// ([`MAX_SHORT_VALUE_BYTES`](crate::row::MAX_SHORT_VALUE_BYTES)) is not read, a shorter one is
+    /// next to its key and not copied.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// # let store = percolite::Store::in_memory()?;
+    /// # let photos = store.keyspace("photos")?;
+    /// # store.transact(|txn| {
+    /// #     ["a", "b", "c"].iter().try_for_each(|key| txn.put(&photos, key, vec![0; 1 << 20]))
+    /// # })?;
+    /// let names = store.range(&photos, "b"..)?.keys().collect::<percolite::Result<Vec<_>>>()?;
+    /// assert_eq!(names, [b"b", b"c"]);
+    /// # Ok(()) }
+    /// ```
+    pub fn keys(self) -> Keys {
+        Keys::new(self)
     }
 
     /// Lends rows directly from the engine, if the engine can do that and the scan reads only
@@ -116,10 +145,13 @@ impl Scan {
                 store.inner.rows.check_usable(view)?;
                 let has_more = versions.visit_unread(&*view.snapshot, |row, content| {
                     let usable = store.inner.rows.check_usable(view);
-                    let visible = usable.and_then(|()| visible_value_in_cell(view, row, content));
-                    ended = match visible.and_then(|value| Ok((decode_user_key(row)?, value))) {
-                        Ok((_, None)) => None,
-                        Ok((key, Some(value))) => match on_row(key, &value) {
+                    let found = usable.and_then(|()| visible_value_in_cell(view, row, content));
+                    let read = found.and_then(|found| {
+                        found.map(|found| Ok::<_, Error>((decode_user_key(row)?, found.load(row)?))).transpose()
+                    });
+                    ended = match read {
+                        Ok(None) => None,
+                        Ok(Some((key, value))) => match on_row(key, &value) {
                             ControlFlow::Continue(()) => None,
                             ControlFlow::Break(with) => Some(Ok(with)),
                         },
@@ -141,10 +173,10 @@ impl Scan {
         }
     }
 
-    fn next_row_step<T>(
+    pub(super) fn next_row_step<T>(
         &mut self,
         backwards: bool,
-        on_row: impl FnOnce(&[u8], VisibleValue<'_>) -> T,
+        on_row: impl FnOnce(&[u8], FoundValue<'_>) -> Result<T>,
     ) -> Option<Result<T>> {
         let Self { store, reader, ahead } = self;
         if ahead.ended {

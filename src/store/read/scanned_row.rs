@@ -2,6 +2,10 @@
 
 use std::ops::Deref;
 
+use crate::engine::{EngineSnapshot, decode_row_key, decode_user_key};
+use crate::error::Result;
+use crate::lock_value::load_out_of_line;
+use crate::row::{StoredValue, TxnId};
 use crate::value::Value;
 
 /// A row of a [`Scan`](crate::store::Scan): its key and its value. The row owns its bytes, and
@@ -13,8 +17,8 @@ pub struct Row {
 }
 
 impl Row {
-    pub(super) fn new(key: &[u8], value: VisibleValue<'_>) -> Self {
-        Self { key: key.to_vec(), value: value.into() }
+    pub(super) fn new(row: &[u8], value: FoundValue<'_>) -> Result<Self> {
+        Ok(Self { key: decode_user_key(row)?.to_vec(), value: value.load(row)?.into() })
     }
 
     /// The key.
@@ -38,7 +42,37 @@ impl Row {
     }
 }
 
-/// The value of a row at a view: lent from the row's cell if possible, else owned.
+/// The value of a row at a view. A value out of line is read only by [`FoundValue::load`], so a
+/// caller that needs no values does not read it.
+pub(in crate::store) enum FoundValue<'a> {
+    Lent(&'a [u8]),
+    Owned(Value),
+    /// In the data column of this snapshot, written by this transaction.
+    OutOfLine(&'a dyn EngineSnapshot, TxnId),
+}
+
+impl<'a> FoundValue<'a> {
+    pub fn new(snapshot: &'a dyn EngineSnapshot, txn: TxnId, value: StoredValue) -> Self {
+        match value {
+            StoredValue::Inline(value) => Self::Owned(value),
+            StoredValue::OutOfLine => Self::OutOfLine(snapshot, txn),
+        }
+    }
+
+    /// The value; `row` is the row's key in the engine.
+    #[inline]
+    pub fn load(self, row: &[u8]) -> Result<VisibleValue<'a>> {
+        Ok(match self {
+            Self::Lent(value) => VisibleValue::Lent(value),
+            Self::Owned(value) => VisibleValue::Owned(value),
+            Self::OutOfLine(snapshot, txn) => {
+                VisibleValue::Owned(load_out_of_line(snapshot, &decode_row_key(row)?, txn)?)
+            }
+        })
+    }
+}
+
+/// A value that was read: lent from the row's cell if possible, else owned.
 pub(in crate::store) enum VisibleValue<'a> {
     Lent(&'a [u8]),
     Owned(Value),

@@ -1,5 +1,6 @@
 //! Snapshots: a read view for the user, with the reads of a transaction and no writes.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -27,6 +28,13 @@ use crate::value::Value;
 pub struct Snapshot {
     pub(in crate::store) reader: Arc<ActiveReader>,
     pub(in crate::store) store: Store,
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut snapshot = f.debug_struct("Snapshot");
+        snapshot.field("read_ts", &self.read_ts()).field("label", &self.reader.label).finish_non_exhaustive()
+    }
 }
 
 impl Snapshot {
@@ -86,12 +94,15 @@ impl Snapshot {
         self.store.inner.rows.multi_read(&self.reader.view, &rows.iter().collect::<Vec<_>>())
     }
 
-    /// Whether a row exists.
+    /// Whether a row exists. A value of more than 255 bytes
+    /// ([`MAX_SHORT_VALUE_BYTES`](crate::row::MAX_SHORT_VALUE_BYTES)) is not read.
     ///
     /// # Errors
     /// Those of [`Snapshot::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(keyspace, key)?.is_some())
+        let is_seen = CatalogReader::new(&self.store).check_visible(&self.reader.view, keyspace)?;
+        check_key(key.as_ref())?;
+        Ok(is_seen && self.store.inner.rows.contains(&self.reader.view, &keyspace.row(key.as_ref()))?)
     }
 
     /// The committed versions of a row, newest first, as far back as the history

@@ -1,5 +1,7 @@
 //! The versions of one row, for reading its history.
 
+use std::fmt;
+
 use crate::error::Result;
 use crate::owner_id::OwnerId;
 use crate::row::{LockType, RowKey, StoredValue, WriteRecord};
@@ -35,6 +37,12 @@ pub struct Versions {
     upto: Option<Timestamp>,
     /// GC may have removed versions that were replaced at or before this timestamp.
     from: Timestamp,
+}
+
+impl fmt::Debug for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Versions").field("row", &self.row).field("upto", &self.upto).finish_non_exhaustive()
+    }
 }
 
 impl Versions {

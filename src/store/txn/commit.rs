@@ -46,7 +46,7 @@ impl Txn {
         let began = self.store.inner.env.elapsed();
         self.reader.timer.start(began);
         let (wrote, was_aborted) = (!self.buffer.is_empty(), self.buffer.check().is_err());
-        let mut committed = self.try_commit();
+        let mut committed = self.submit();
         let at = self.reader.timer.last();
         let metrics = &self.store.inner.metrics;
         let (outcome, met) = match &mut committed {
@@ -54,6 +54,9 @@ impl Txn {
                 if wrote {
                     let timer = if self.is_durable() { &metrics.commit_durable } else { &metrics.commit_buffered };
                     timer.record(at.saturating_sub(began));
+                }
+                if self.restarts.is_some() {
+                    self.store.inner.admission.note_commit();
                 }
                 event!(DEBUG, owner = %self.id.owner, commit_ts = %ts, rows = self.buffer.write_set.len(),
                     label = self.options.label, "transaction committed");
@@ -75,7 +78,7 @@ impl Txn {
         committed.map(|ts| Commit { commit_ts: ts, durable: self.is_durable() })
     }
 
-    fn try_commit(&mut self) -> Result<Timestamp> {
+    fn submit(&mut self) -> Result<Timestamp> {
         self.store.inner.rows.check_usable(&self.reader.view)?;
         let inner = &self.store.inner;
         let durable = self.is_durable();
@@ -115,7 +118,8 @@ impl Txn {
     /// # Errors
     /// [`ErrorKind::Undetermined`] if the sync fails: what was read may not be durable.
     /// [`ErrorKind::Closed`]. The transaction is rolled back in either case.
-    pub fn rollback(self) -> Result<()> {
+    pub fn rollback(mut self) -> Result<()> {
+        self.attempt = None;
         self.store.inner.check_open()?;
         self.answer_without_commit()
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::engine::{EngineSnapshot, decode_lock};
 use crate::error::Result;
-use crate::lock_value::{lock_mutation, read_own_lock};
-use crate::row::{Mutation, RowKey, TxnId};
+use crate::lock_value::read_own_lock;
+use crate::row::{LockType, Mutation, RowKey, TxnId};
 
 /// The rows that a large transaction has locked, in one engine snapshot.
 pub(in crate::store) struct LargeWrites {
@@ -18,10 +18,10 @@ impl LargeWrites {
         read_own_lock(&*self.view, self.txn, row)
     }
 
-    /// The transaction's write to a row, given the row's cell in the lock column; `None` if the
-    /// lock belongs to another transaction.
-    pub(in crate::store) fn write_of(&self, row: &RowKey, lock: &[u8]) -> Result<Option<Mutation>> {
+    /// What the transaction's own lock on a row becomes, given the row's cell in the lock column;
+    /// `None` if the lock belongs to another transaction.
+    pub(in crate::store) fn own_lock(&self, row: &RowKey, lock: &[u8]) -> Result<Option<LockType>> {
         let lock = decode_lock(row.as_bytes(), lock)?;
-        if lock.txn == self.txn { lock_mutation(&*self.view, row, lock).map(Some) } else { Ok(None) }
+        Ok((lock.txn == self.txn).then_some(lock.lock_type))
     }
 }

@@ -8,8 +8,10 @@ pub(in crate::store) mod commit;
 pub(in crate::store) mod large_writes;
 pub(in crate::store) mod outcome;
 mod read;
+pub(in crate::store) mod restart;
 pub(in crate::store) mod retry;
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::contention::AttemptGuard;
@@ -23,9 +25,9 @@ use crate::store::keyspace::Keyspace;
 use crate::store::limits::{MAX_VALUE_BYTES, check_key, check_size};
 use crate::store::options::TxnOptions;
 use crate::store::read::key_range::KeyRange;
-use crate::store::read::scan::Scan;
+use crate::store::read::keys::Keys;
 use crate::store::txn::buffer::TxnBuffer;
-use crate::store::txn::outcome::TxnEnd;
+use crate::store::txn::outcome::{Restarts, TxnEnd};
 use crate::timestamp::Timestamp;
 use crate::value::Value;
 
@@ -63,9 +65,24 @@ pub struct Txn {
     /// Whether the transaction is an attempt of `transact`. If so, the slow log has no entry for
     /// this attempt, but one for the whole call.
     pub(in crate::store) is_attempt: bool,
+    /// The attempts before this one, if the transaction was restarted.
+    pub(in crate::store) restarts: Option<Restarts>,
     /// Set by the commit, successful or not.
     ended: Option<TxnEnd>,
     store: Store,
+}
+
+impl fmt::Debug for Txn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Txn")
+            .field("start_ts", &self.id.start_ts)
+            .field("read_ts", &self.read_ts())
+            .field("owner_id", &self.id.owner)
+            .field("label", &self.options.label)
+            .field("buffered_rows", &self.buffer.write_set.len())
+            .field("locked_rows", &self.buffer.locked_rows())
+            .finish_non_exhaustive()
+    }
 }
 
 /// A point to which a transaction can be rolled back: [`Txn::rollback_to`].
@@ -90,6 +107,7 @@ impl Txn {
             options,
             attempt: None,
             is_attempt: false,
+            restarts: None,
             ended: None,
             store: store.clone(),
         })
@@ -176,7 +194,7 @@ impl Txn {
     /// conflict.
     pub fn insert(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl Into<Value>) -> Result<()> {
         let row = self.check_write(keyspace, key.as_ref())?;
-        if self.read(&row)?.is_some() {
+        if self.contains(&row)? {
             return Err(ErrorKind::AlreadyExists(row).into());
         }
         self.put(keyspace, key, value)
@@ -216,8 +234,8 @@ impl Txn {
     /// Those of [`Txn::get`] and [`Txn::put`]. Some of the rows may then be deleted in the
     /// transaction: roll back to a [savepoint](Txn::savepoint), or end the transaction.
     pub fn delete_range(&mut self, keyspace: &Keyspace, range: impl KeyRange) -> Result<u64> {
-        let rows = self.range(keyspace, range);
-        self.delete_scanned(keyspace, rows)
+        let keys = self.range(keyspace, range).keys();
+        self.delete_scanned(keyspace, keys)
     }
 
     /// Deletes every row that the transaction sees whose key starts with `prefix`: see
@@ -226,15 +244,15 @@ impl Txn {
     /// # Errors
     /// Those of [`Txn::delete_range`].
     pub fn delete_prefix(&mut self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<u64> {
-        let rows = self.prefix(keyspace, prefix);
-        self.delete_scanned(keyspace, rows)
+        let keys = self.prefix(keyspace, prefix).keys();
+        self.delete_scanned(keyspace, keys)
     }
 
-    fn delete_scanned(&mut self, keyspace: &Keyspace, rows: Scan) -> Result<u64> {
+    fn delete_scanned(&mut self, keyspace: &Keyspace, keys: Keys) -> Result<u64> {
         self.store.inner.check_writable()?;
         let mut deleted = 0;
-        for row in rows {
-            self.delete(keyspace, row?.key())?;
+        for key in keys {
+            self.delete(keyspace, key?)?;
             deleted += 1;
         }
         Ok(deleted)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::contention::WaitTimes;
 use crate::error::Conflict;
 use crate::store::introspect::slow_log::TxnOutcome;
 use crate::timestamp::Timestamp;
@@ -25,4 +26,13 @@ pub(in crate::store) struct TxnEnd {
     pub at: Duration,
     pub outcome: TxnOutcome,
     pub conflict: Option<Box<Conflict>>,
+}
+
+/// The attempts of a caller that commits them itself: when the first one began, how many have met a
+/// conflict, and how long they waited.
+#[derive(Clone, Copy)]
+pub(in crate::store) struct Restarts {
+    pub began: Duration,
+    pub made: u32,
+    pub waited: WaitTimes,
 }

@@ -50,12 +50,15 @@ impl Txn {
         }
     }
 
-    /// Whether a row exists.
+    /// Whether a row exists. A value of more than 255 bytes
+    /// ([`MAX_SHORT_VALUE_BYTES`](crate::row::MAX_SHORT_VALUE_BYTES)) is not read.
     ///
     /// # Errors
     /// Those of [`Txn::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(keyspace, key)?.is_some())
+        let is_seen = CatalogReader::new(&self.store).check_visible(&self.reader.view, keyspace)?;
+        check_key(key.as_ref())?;
+        Ok(is_seen && self.contains(&keyspace.row(key.as_ref()))?)
     }
 
     /// The value of a row. The commit checks that no other transaction has written the row since
@@ -134,6 +137,17 @@ impl Txn {
 
     pub(super) fn read(&self, row: &RowKey) -> Result<Option<Value>> {
         self.store.inner.monitor.time_read(&self.reader, || self.read_with_buffer(self.buffered_write(row)?, row))
+    }
+
+    pub(super) fn contains(&self, row: &RowKey) -> Result<bool> {
+        self.store.inner.monitor.time_read(&self.reader, || match self.buffered_write(row)? {
+            Some(Mutation::Put(_)) => Ok(true),
+            Some(Mutation::Delete) => Ok(false),
+            Some(Mutation::LockOnly) | None => {
+                let found = self.store.inner.rows.contains(&self.reader.view, row);
+                self.store.inner.monitor.record_conflict(&self.reader, found)
+            }
+        })
     }
 
     fn multi_read(&self, rows: &[RowKey]) -> Result<Vec<Option<Value>>> {

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use crate::contention::{AdmissionWait, AttemptGuard};
+use crate::contention::{AdmissionWait, AttemptGuard, WaitTimes};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::row::RowKey;
 use crate::store::handle::Store;
@@ -17,7 +17,7 @@ use crate::store::introspect::slow_log::{AttemptTiming, PastAttempts, TxnOutcome
 use crate::store::named_locks::txn_lock::TxnLock;
 use crate::store::options::{RetryPolicy, TxnOptions};
 use crate::store::txn::Txn;
-use crate::store::txn::outcome::Commit;
+use crate::store::txn::outcome::{Commit, Restarts};
 
 thread_local! {
     /// The number of nested `transact` calls on this thread. An inner call must not wait for a
@@ -152,16 +152,21 @@ pub(crate) struct RetryLoop {
 
 impl RetryLoop {
     pub(crate) fn new(store: &Store, options: TxnOptions) -> Self {
+        let first = Restarts { began: store.inner.env.elapsed(), made: 0, waited: WaitTimes::default() };
+        Self::after(store, options, first)
+    }
+
+    /// The further attempts of a caller that commits them itself.
+    pub(super) fn after(store: &Store, options: TxnOptions, Restarts { began, made, waited }: Restarts) -> Self {
         let limits = options.retry_policy.unwrap_or(store.inner.options.retry);
-        let began = store.inner.env.elapsed();
         Self {
             store: store.clone(),
             options,
             limits,
             always_asks: false,
             began,
-            made: 0,
-            history: PastAttempts::default(),
+            made,
+            history: PastAttempts { waited, ..PastAttempts::default() },
             listed: None,
             last: None,
             before: None,
@@ -213,19 +218,8 @@ impl RetryLoop {
         guard: AttemptGuard,
         work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Option<Result<(T, Commit), E>> {
-        let waited = guard.wait_times();
-        if !waited.total().is_zero() {
-            self.history.waited.add(waited);
-            self.store.inner.metrics.admission_wait.record(waited.total());
-        }
-        if self.before.is_some()
-            && self.is_timed_out()
-            && let Some((_, conflict)) = self.before.take()
-        {
-            return Some(Err(self.give_up(conflict).into()));
-        }
-        if guard.admission_timed_out() {
-            self.store.inner.metrics.admission_timeouts.add(1);
+        if let Err(exhausted) = self.end_wait(&guard) {
+            return Some(Err(exhausted.into()));
         }
         self.history.attempts += 1;
         match self.attempt(guard, work) {
@@ -239,27 +233,63 @@ impl RetryLoop {
                 Some(Err(error))
             }
             Err(AttemptError::Conflict(rows, conflict)) => {
-                self.store.inner.admission.note_conflict();
-                self.made += 1;
                 if let (Some(last), Some(conflict)) = (&self.last, conflict.conflict()) {
                     self.history.add_conflict(conflict, last.ended.saturating_sub(last.began));
                     let call = RetryingRecord {
                         label: self.options.label,
                         began: self.began,
-                        failed_attempts: self.made,
+                        failed_attempts: self.made + 1,
                         last_conflict: conflict.clone(),
                     };
                     self.store.inner.monitor.note_retrying(&mut self.listed, call);
                 }
-                if self.made >= self.limits.max_attempts || self.is_timed_out() {
-                    return Some(Err(self.give_up(conflict).into()));
-                }
-                self.store.inner.metrics.retries.add(1);
-                event!(DEBUG, attempts = self.made, label = self.options.label, "retry");
-                self.before = Some((rows, conflict));
-                None
+                self.plan_retry(rows, conflict).err().map(|exhausted| Err(exhausted.into()))
             }
         }
+    }
+
+    /// Records that an attempt that wrote `rows` met a conflict. Fails if it was the last attempt.
+    pub(super) fn plan_retry(&mut self, rows: Vec<RowKey>, conflict: Error) -> Result<()> {
+        self.store.inner.admission.note_conflict();
+        self.made += 1;
+        if self.made >= self.limits.max_attempts || self.is_timed_out() {
+            return Err(self.give_up(conflict));
+        }
+        self.store.inner.metrics.retries.add(1);
+        event!(DEBUG, attempts = self.made, label = self.options.label, "retry");
+        self.before = Some((rows, conflict));
+        Ok(())
+    }
+
+    /// Records the waits before an attempt. Fails if an attempt has conflicted and there is no time
+    /// for another one.
+    fn end_wait(&mut self, guard: &AttemptGuard) -> Result<()> {
+        let waited = guard.wait_times();
+        if !waited.total().is_zero() {
+            self.history.waited.add(waited);
+            self.store.inner.metrics.admission_wait.record(waited.total());
+        }
+        if self.before.is_some()
+            && self.is_timed_out()
+            && let Some((_, conflict)) = self.before.take()
+        {
+            return Err(self.give_up(conflict));
+        }
+        if guard.admission_timed_out() {
+            self.store.inner.metrics.admission_timeouts.add(1);
+        }
+        Ok(())
+    }
+
+    /// Waits, and begins the next attempt for a caller that commits it itself.
+    pub(super) fn begin_again(mut self) -> Result<Txn> {
+        let (_inside, outermost) = NestingGuard::enter();
+        let guard = self.admission_wait(outermost).block(&*self.store.inner.env);
+        self.end_wait(&guard)?;
+        let mut txn = self.store.begin_with(self.options)?;
+        txn.attempt = Some(guard);
+        txn.restarts = Some(Restarts { began: self.began, made: self.made, waited: self.history.waited });
+        Ok(txn)
     }
 
     fn is_timed_out(&self) -> bool {

@@ -64,8 +64,6 @@ fn disk(status: &StoreStatus) -> Option<String> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-    use std::time::SystemTime;
-
     use percolite::Timestamp;
 
     use super::*;
@@ -103,7 +101,7 @@ mod tests {
         let mut status = status();
         status.taken_at -= Duration::from_secs(7200);
         assert_eq!(of(&status, None).unwrap(), "the clock is 2h behind the store's timestamps: was it set back?");
-        status.taken_at = SystemTime::from(status.taken_at) + Duration::from_secs(7200);
+        status.taken_at += Duration::from_secs(7200);
         let engine = status.engine.as_mut().unwrap();
         (engine.disk_free_bytes, engine.disk_total_bytes) = (Some(50 << 20), Some(1 << 30));
         assert_eq!(of(&status, None).unwrap(), "the disk is nearly full: 50.00 MiB of 1.00 GiB free");
