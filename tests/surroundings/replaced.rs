@@ -197,11 +197,18 @@ fn table_removed(place: &Path) {
     // An error, or every row.
     let read: Result<Vec<_>, _> = store.range(&rows, ..).unwrap().collect();
     assert!(read.is_err() || read.unwrap().len() as u64 == MANY);
-    let _ = append(&store, &rows, MANY..2 * MANY);
+    let appended = append(&store, &rows, MANY..2 * MANY).is_ok();
     let _ = store.close();
     drop(rows);
-    let error = small().open(&path).map(drop).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{error}");
+    match small().open(&path) {
+        Err(error) => assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{error}"),
+        // A compaction has read the removed tables, which were still open, and written them anew.
+        Ok(store) => {
+            let rows = store.keyspace("rows").unwrap();
+            let read = store.range(&rows, ..).unwrap().collect::<Result<Vec<_>, _>>().unwrap().len() as u64;
+            assert!(read == 2 * MANY || !appended && read >= MANY, "{read} rows, appended: {appended}");
+        }
+    }
 }
 
 fn status_replaced(place: &Path) {

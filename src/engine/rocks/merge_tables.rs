@@ -19,11 +19,11 @@ use crate::engine::storage::Column;
 
 /// A sixteenth of the size to which RocksDB limits a table.
 const SMALL_TABLE_BYTES: usize = 4 << 20;
-/// So many small neighbours are merged.
+/// The number of small neighbours that are merged.
 const RUN_TABLES: usize = 16;
 /// The most that one merge takes, which bounds its time.
 const MERGED_TABLES_MAX: usize = 64;
-/// The tables are looked through at the first flush and then once in so many.
+/// The tables are looked through at the first flush, and then once in this number of flushes.
 const FLUSHES_BETWEEN: u64 = 16;
 
 impl RocksStorage {

@@ -14,6 +14,7 @@
 //! | `manifest` | checks of the manifest before RocksDB reads it |
 //! | `repair` | repair of tables that RocksDB cannot open |
 
+mod batch;
 mod cursor;
 mod errors;
 pub(super) mod file_names;
@@ -37,10 +38,11 @@ use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{ColumnFamily, DB, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
+pub use self::batch::RocksBatch;
 use self::errors::{corruption_message, engine_error, open_error};
 pub use self::options::RocksOptions;
 use self::options::{check_threads, column_family_descriptors, column_family_name, options};
-use super::storage::{Batch, CellReader, Column, Storage};
+use super::storage::{CellReader, Column, Storage};
 use super::store_lock::StoreLock;
 use super::{EngineError, EngineStats, RowRange, ScanCursor};
 use crate::disk::{Directory, occupy_standard_streams, readable};
@@ -51,8 +53,6 @@ use crate::sync::Mutex;
 /// `MultiGet` of RocksDB reads at most the maximum, which bounds memory: all blocks that are read
 /// stay pinned until the call returns.
 const MULTI_GET_KEYS: RangeInclusive<usize> = 8..=256;
-/// The size of RocksDB's own log from which on a checkpoint flushes first.
-const NEVER_FLUSH: u64 = u64::MAX;
 
 /// The process that first used RocksDB, whose background threads live there.
 static FIRST_USER: OnceLock<Process> = OnceLock::new();
@@ -198,8 +198,7 @@ impl RocksStorage {
     /// RocksDB here would have no limit.
     pub fn checkpoint(&self, directory: &Path, failed: impl Fn(String) -> EngineError) -> Result<(), EngineError> {
         let checkpoint = Checkpoint::new(&self.database.borrow_owner().db);
-        let created =
-            checkpoint.and_then(|checkpoint| checkpoint.create_checkpoint_with_log_size(directory, NEVER_FLUSH));
+        let created = checkpoint.and_then(|checkpoint| checkpoint.create_checkpoint_with_log_size(directory, u64::MAX));
         created.map_err(|error| match error.kind() {
             rocksdb::ErrorKind::Corruption => {
                 EngineError::Corruption(format!("cannot make a checkpoint: {}", corruption_message(&error)))
@@ -396,25 +395,5 @@ impl Storage for RocksStorage {
         let compactions_paused = self.compactions_paused();
         let is_write_stopped = stats.is_write_stopped || !compactions_paused && self.compactions_lag()?;
         Ok(EngineStats { is_write_stopped, compactions_paused, ..stats })
-    }
-}
-
-/// Changes of cells for one write to a [`RocksStorage`].
-pub struct RocksBatch<'a> {
-    batch: WriteBatch,
-    columns: &'a ColumnFamilies<'a>,
-}
-
-impl Batch for RocksBatch<'_> {
-    fn put(&mut self, column: Column, key: &[u8], value: &[u8]) {
-        self.batch.put_cf(self.columns.get(column), key, value);
-    }
-
-    fn delete(&mut self, column: Column, key: &[u8]) {
-        self.batch.delete_cf(self.columns.get(column), key);
-    }
-
-    fn delete_range(&mut self, column: Column, start: &[u8], end: &[u8]) {
-        self.batch.delete_range_cf(self.columns.get(column), start, end);
     }
 }

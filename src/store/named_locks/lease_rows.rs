@@ -83,9 +83,9 @@ impl<'a> LeaseRows<'a> {
         })
     }
 
-    /// Writes these entries, each with the name of its lock, in place of those with the same tokens,
-    /// durably, in one transaction. An entry keeps its duration. Commits only while all of `fences`
-    /// are valid. Returns the commit timestamp.
+    /// Writes these entries, each with the name of its lock, in place of those with the same
+    /// tokens, durably, in one transaction. An entry keeps its duration. Commits only while all of
+    /// `fences` are valid. Returns the commit timestamp.
     pub(super) fn renew(self, renewed: &[(&str, &LeaseRow)], fences: &[&Arc<Grant>]) -> Result<Timestamp> {
         let catalog = self.store.inner.catalog.keyspace();
         retry_conflicts(|| {

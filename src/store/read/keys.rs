@@ -13,9 +13,24 @@ pub struct Keys {
     scan: Scan,
 }
 
-impl Keys {
-    pub(super) fn new(scan: Scan) -> Self {
-        Self { scan }
+impl Scan {
+    /// The keys of the remaining rows, without their values. A value of more than 255 bytes
+    /// ([`MAX_SHORT_VALUE_BYTES`](crate::row::MAX_SHORT_VALUE_BYTES)) is not read, a shorter one is
+    /// next to its key and not copied.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// # let store = percolite::Store::in_memory()?;
+    /// # let photos = store.keyspace("photos")?;
+    /// # store.transact(|txn| {
+    /// #     ["a", "b", "c"].iter().try_for_each(|key| txn.put(&photos, key, vec![0; 1 << 20]))
+    /// # })?;
+    /// let names = store.range(&photos, "b"..)?.keys().collect::<percolite::Result<Vec<_>>>()?;
+    /// assert_eq!(names, [b"b", b"c"]);
+    /// # Ok(()) }
+    /// ```
+    pub fn keys(self) -> Keys {
+        Keys { scan: self }
     }
 }
 

@@ -17,7 +17,6 @@ use crate::engine::{RowRange, decode_user_key};
 use crate::error::{Error, Result};
 use crate::store::handle::Store;
 use crate::store::introspect::active_readers::ActiveReader;
-use crate::store::read::keys::Keys;
 use crate::store::read::merge::MergeCursor;
 use crate::store::read::row_reader::visible_value_in_cell;
 use crate::store::read::scanned_row::{FoundValue, Row};
@@ -108,25 +107,6 @@ impl Scan {
                 None => return Ok(ControlFlow::Continue(())),
             }
         }
-    }
-
-    /// The keys of the remaining rows, without their values. A value of more than 255 bytes
-    /// ([`MAX_SHORT_VALUE_BYTES`](crate::row::MAX_SHORT_VALUE_BYTES)) is not read, a shorter one is
-    /// next to its key and not copied.
-    ///
-    /// ```
-    /// # fn main() -> percolite::Result<()> {
-    /// # let store = percolite::Store::in_memory()?;
-    /// # let photos = store.keyspace("photos")?;
-    /// # store.transact(|txn| {
-    /// #     ["a", "b", "c"].iter().try_for_each(|key| txn.put(&photos, key, vec![0; 1 << 20]))
-    /// # })?;
-    /// let names = store.range(&photos, "b"..)?.keys().collect::<percolite::Result<Vec<_>>>()?;
-    /// assert_eq!(names, [b"b", b"c"]);
-    /// # Ok(()) }
-    /// ```
-    pub fn keys(self) -> Keys {
-        Keys::new(self)
     }
 
     /// Lends rows directly from the engine, if the engine can do that and the scan reads only

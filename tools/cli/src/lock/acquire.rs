@@ -3,8 +3,8 @@
 //! A waiting process must not keep the store open. Otherwise the holder of the lock could not renew
 //! or release its lease, and a command that runs under the lock could not use the store. So:
 //!
-//! 1. The process waits for its [turn](super::turns), without looking into the store. So of all that
-//!    wait for a lock, only the first one opens the store.
+//! 1. The process waits for its [turn](super::turns), without looking into the store. So of all
+//!    that wait for a lock, only the first one opens the store.
 //! 2. It waits until nothing runs under the lock. A `lock run` that ends lets it continue within
 //!    [`POLL_INTERVAL`].
 //! 3. It opens the store and tries to acquire the lock. If the lock is held, it reads how much of

@@ -1,10 +1,10 @@
 //! `percolite lock`: named locks that outlive the process that acquired them.
 //!
 //! Only one process at a time can have a store open for writing, so these commands do not keep the
-//! store open. Their locks are leases, which are rows in the store. [`acquire`] acquires a lease in the
-//! order of [`turns`], [`lease`] renews and releases it, [`run`] runs a command under it, forwards
-//! [`signals`] and ends its [`process_tree`], and [`render`] prints locks for `locks`, `stats` and
-//! `top`.
+//! store open. Their locks are leases, which are rows in the store. [`acquire`] acquires a lease in
+//! the order of [`turns`], [`lease`] renews and releases it, [`run`] runs a command under it,
+//! forwards [`signals`] and ends its [`process_tree`], and [`render`] prints locks for `locks`,
+//! `stats` and `top`.
 
 mod acquire;
 mod lease;

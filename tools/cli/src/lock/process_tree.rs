@@ -1,8 +1,8 @@
 //! The processes that a command has started, down to the last one, and their end.
 //!
-//! This process is a *child subreaper*: a process whose parent has ended becomes its child, whatever
-//! session and process group it is in. So all that the command has started stays below this process
-//! and is found in `/proc`, and when this process has no children, nothing of it runs.
+//! This process is a *child subreaper*: a process whose parent has ended becomes its child,
+//! whatever session and process group it is in. So all that the command has started stays below
+//! this process and is found in `/proc`, and when this process has no children, nothing of it runs.
 //!
 //! Not among them is what another process starts on the command's behalf: a daemon, `at`, `cron`, a
 //! container engine, another machine. On systems other than Linux only the command itself is.
