@@ -40,8 +40,8 @@ all row locks.
 For a store that another process has open, the output is the status that this process publishes: at most 100 row \
 locks, 100 held and 100 waiting named locks. Keys are text then, escaped if they are not UTF-8: --key-encoding does \
 not apply. In a closed store there are only named locks held by a lease. Commands that wait for a lock (`lock run`, \
-`lock acquire`) are not shown, because they are in no queue. Deadlock cycles are not published; a program finds them \
-with Store::lock_table.
+`lock acquire`) are not shown: they wait outside of the store, in the order of their arrival. Deadlock cycles are not \
+published; a program finds them with Store::lock_table.
 
 Columns of plain lines, row lock:
   keyspace, key, start_ts, owner, keyspace of the primary, key of the primary, status, commit_ts

@@ -178,7 +178,7 @@ fn renew_until_stopped(
     events: &Sender<Event>,
 ) -> Instant {
     let (mut expires_at, mut due) = (requested_at + lease.ttl, requested_at + lease.ttl / 2);
-    let (mut is_warned, mut is_ended) = (false, false);
+    let (mut is_warned, mut late_attempts) = (false, 0);
     loop {
         let pause = due.saturating_duration_since(Instant::now()).min(LOOK_INTERVAL);
         if stop.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
@@ -192,6 +192,7 @@ fn renew_until_stopped(
         let cause = match lease.renew(expires_at) {
             Ok(Renewed::Done) => {
                 (expires_at, due) = (started + lease.ttl, started + lease.ttl / 2);
+                late_attempts = 0;
                 continue;
             }
             Ok(Renewed::Lost(message)) => {
@@ -211,8 +212,12 @@ fn renew_until_stopped(
             }
         };
         let is_late = Instant::now() + lease.ttl / 4 >= expires_at;
-        if is_late && !is_ended && !process_tree::is_open_in_tree(&lease.dir.path.join("PERCOLITE")) {
-            is_ended = true;
+        if !is_late || process_tree::is_open_in_tree(&lease.dir.path.join("PERCOLITE")) {
+            continue;
+        }
+        // At the first such attempt, the command may have closed the store since the attempt.
+        late_attempts += 1;
+        if late_attempts == 2 {
             let Lease { name, token, .. } = lease;
             let message = format!("lock {name:?} with token {token} could not be renewed before it expires: {cause}");
             let reason =

@@ -93,7 +93,9 @@ Examples:
   percolite lock acquire shop catalogue --ttl 5m --shared
 
 The output is the token alone. The lock is not renewed: it expires after --ttl, or `percolite lock release` releases \
-it by the token.")]
+it by the token.
+
+Commands that wait are served in the order of their arrival: see `percolite lock --help`.")]
 struct AcquireArgs {
     #[command(flatten)]
     request: RequestArgs,
@@ -155,7 +157,9 @@ If the lock is lost (released by its token, or expired), or cannot be renewed be
 open, COMMAND and all that it has started get TERM, and KILL ten seconds later, at the latest before the lock expires. \
 The exit code is 8. If COMMAND ended before the loss was found, its exit code stays and a warning is printed. The same \
 ends COMMAND if `lock run` itself is killed. Other `lock` commands wait for that; programs that use the library rely \
-on the lease alone: use the token, or Txn::fence, where work without the lock would do harm.")]
+on the lease alone: use the token, or Txn::fence, where work without the lock would do harm.
+
+Commands that wait are served in the order of their arrival: see `percolite lock --help`.")]
 struct RunArgs {
     #[command(flatten)]
     request: RequestArgs,

@@ -88,8 +88,11 @@ fn run_command(args: &RunArgs) -> Result<u8> {
     let ended_at = Instant::now();
     let expires_at = renewer.stop();
     let CommandExit { status, reason } = ended?;
-    if !reason.as_ref().is_some_and(|reason| reason.is_lost) {
-        release(&lease, expires_at, Some(ended_at), &signals);
+    match &reason {
+        None => release(&lease, expires_at, Some(ended_at), &signals),
+        // The error says what has happened; the lease may have expired meanwhile.
+        Some(reason) if !reason.is_lost => drop(lease.release(None, RELEASE_RETRY_MIN)),
+        Some(_) => {}
     }
     drop(running);
     acquire.turn_files().remove_unused();

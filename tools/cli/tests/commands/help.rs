@@ -63,11 +63,11 @@ fn subcommands_have_examples_and_manual_pages() {
 }
 
 #[test]
-fn help_says_that_lock_commands_are_in_no_queue() {
+fn help_says_in_which_order_waiting_lock_commands_run() {
     let sandbox = Sandbox::new();
     for command in ["lock", "lock acquire", "lock run", "locks"] {
         let help = sandbox.ok(&format!("{command} --help")).split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(help.contains("in no queue"), "{help}");
+        assert!(help.contains("in the order of their arrival"), "{help}");
     }
 }
 
