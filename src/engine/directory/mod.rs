@@ -8,7 +8,7 @@
 //! | `STATUS` | the status file of the process that has the store open |
 //!
 //! The path of the directory is used once, to open it. From then on all files are reached through
-//! the open directory and its two subdirectories: see [`Directory`].
+//! the open directory and its two subdirectories: see `Directory` in `src/disk`.
 //!
 //! Writes go to the write-ahead log and the memtables, and a flush moves them into the tables: see
 //! `lsm`. Creation makes the tables, then the log, then the marker, each durable before the next. A
