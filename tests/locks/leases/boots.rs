@@ -107,7 +107,7 @@ fn rows_of_leases_that_ended_go_at_the_opening() {
     store.get_lock("longer", HOUR).unwrap().unwrap();
     store.close().unwrap();
     clocks.pass(MINUTE);
-    // A short opening, in which nobody requests a lock.
+    // A short opening, in which no lock is requested.
     open(&memory, &clocks).close().unwrap();
     let engine = memory.exclusive_engine();
     assert_eq!(["one", "two", "longer"].map(|name| has_row(&engine, name)), [false, false, true]);

@@ -8,7 +8,7 @@
 //!   lease has ended or `lock run` was killed. Shared for a shared lock.
 //!
 //! `X` is a hash of the lock's name. The files are empty but for [`Turn::ask_to_look`]. They are
-//! removed when nobody uses them. Only the lease says who holds the lock.
+//! removed when they are not in use. Only the lease says who holds the lock.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -136,7 +136,7 @@ fn remove_if_unused(path: &Path) -> io::Result<()> {
     if queue.try_lock().is_err() || !is_at(&queue, path) {
         return Ok(());
     }
-    // From here on nobody can begin to use the second file.
+    // From here on no process can begin to use the second file.
     let running = path.with_extension(RUNNING);
     if let Ok(file) = File::open(&running) {
         if file.try_lock().is_err() {

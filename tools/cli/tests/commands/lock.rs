@@ -367,8 +367,8 @@ fn lock_run_has_the_exit_code_of_its_command() {
     assert_eq!(sandbox.token_of("nightly"), None);
 }
 
-/// A command that keeps the store open for longer than the lease, and renews the lease itself. It is
-/// this test program.
+/// A command that keeps the store open for longer than the lease, and renews the lease itself. It
+/// is this test program.
 #[test]
 fn a_command_attaches_the_lock_by_its_token() {
     if let Some(token) = std::env::var_os("PERCOLITE_LOCK_TOKEN") {
