@@ -210,7 +210,7 @@ fn the_handle_of_a_store_has_only_public_calls() {
 
 #[test]
 fn the_expected_rocksdb_is_the_bundled_one() {
-    for lock_file in sources(&["Cargo.lock", "tools/compare/Cargo.lock"], "Cargo.lock") {
+    for lock_file in sources(&["Cargo.lock", "tools/compare/Cargo.lock", "tools/outside/Cargo.lock"], "Cargo.lock") {
         let mut lines = lock_file.text.lines().skip_while(|line| *line != "name = \"librocksdb-sys\"");
         let version = lines.nth(1).unwrap().trim_end_matches('"').split_once('+').unwrap().1;
         assert_eq!(version, env!("PERCOLITE_ROCKSDB_VERSION"), "{}; see build.rs", lock_file.path);

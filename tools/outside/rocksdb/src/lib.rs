@@ -1,0 +1,1 @@
+//! `RocksDB`'s transaction tests, by behaviour: see `tests/suite`.
