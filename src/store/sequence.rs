@@ -1,6 +1,6 @@
 //! Sequences: numbers that no two callers get, without a conflict between their transactions.
 //!
-//! A row has the next number that nobody may hand out yet. A handle allocates a range: in a
+//! A row has the next number that no handle may return yet. A handle allocates a range: in a
 //! transaction of its own it moves the row forward, and only when that commit is durable it hands
 //! the range out, from memory. So a number that was handed out is below the row's value in every
 //! state that a crash can leave, and a range whose commit failed or is undetermined is never used.

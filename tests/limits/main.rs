@@ -30,14 +30,14 @@ const SECONDS: u64 = 120;
 /// A limit under which a scenario runs.
 #[derive(Clone, Copy)]
 pub enum Limit {
-    /// The directory is a disk of its own with so many KiB.
+    /// The directory is a disk of its own with this number of KiB.
     DiskKib(u64),
-    /// The process may have so many files open.
+    /// The process may have this number of files open.
     OpenFiles(u64),
-    /// No file may have more than so many blocks of 512 bytes. The signal is ignored.
+    /// No file may have more than this number of blocks of 512 bytes. The signal is ignored.
     FileBlocks(u64),
-    /// The user of the process may have so many threads, until the process raises the limit. The
-    /// limit does not hold for root, so this is another user.
+    /// The user of the process may have this number of threads, until the process raises the limit.
+    /// The limit does not hold for root, so this is another user.
     Threads(u64),
 }
 

@@ -50,7 +50,7 @@ impl Acknowledged {
         Self { keyspace, keys: Vec::new() }
     }
 
-    /// Writes so many rows in one transaction.
+    /// Writes this number of rows in one transaction.
     pub fn write(&mut self, store: &Store, key: fn(u64) -> [u8; 8], count: u64) -> Result<(), Error> {
         let rows = store.keyspace(self.keyspace)?;
         let numbers = self.keys.len() as u64..self.keys.len() as u64 + count;

@@ -2,10 +2,10 @@
 
 use rocksdb::WriteBatch;
 
-use super::ColumnFamilies;
+use super::column_families::ColumnFamilies;
 use crate::engine::storage::{Batch, Column};
 
-/// Changes of cells for one write to a [`RocksStorage`](super::RocksStorage).
+/// Changes of cells for one write to a `RocksStorage`.
 pub struct RocksBatch<'a> {
     pub(super) batch: WriteBatch,
     pub(super) columns: &'a ColumnFamilies<'a>,

@@ -15,6 +15,7 @@
 //! | `repair` | repair of tables that RocksDB cannot open |
 
 mod batch;
+mod column_families;
 mod cursor;
 mod errors;
 pub(super) mod file_names;
@@ -39,6 +40,7 @@ use rocksdb::{ColumnFamily, DB, Range, ReadOptions, Snapshot, WriteBatch, WriteO
 use self_cell::self_cell;
 
 pub use self::batch::RocksBatch;
+use self::column_families::ColumnFamilies;
 use self::errors::{corruption_message, engine_error, open_error};
 pub use self::options::RocksOptions;
 use self::options::{check_threads, column_family_descriptors, column_family_name, options};
@@ -92,26 +94,6 @@ impl LockedDb {
     /// The process that has the database open.
     fn process(&self) -> &Process {
         &self.process
-    }
-}
-
-struct ColumnFamilies<'a> {
-    meta: &'a ColumnFamily,
-    data: &'a ColumnFamily,
-    lock: &'a ColumnFamily,
-    write: &'a ColumnFamily,
-    history: &'a ColumnFamily,
-}
-
-impl<'a> ColumnFamilies<'a> {
-    fn get(&self, column: Column) -> &'a ColumnFamily {
-        match column {
-            Column::Meta => self.meta,
-            Column::Data => self.data,
-            Column::Lock => self.lock,
-            Column::Write => self.write,
-            Column::History => self.history,
-        }
     }
 }
 

@@ -8,11 +8,11 @@ use crate::option_ranges;
 use crate::os_limits::{open_files_limit, with_advice};
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
-/// RocksDB opens tables in so many threads.
+/// The number of threads in which RocksDB opens tables.
 const OPENING_THREADS: i32 = 4;
 /// The threads that RocksDB has at a time: those, two for flushes and compactions, and two timers.
 const ROCKSDB_THREADS: i32 = OPENING_THREADS + 4;
-/// If the process may open so many files, all tables are kept open.
+/// If the process may open this number of files, all tables are kept open.
 const ALL_TABLES_OPEN: u64 = 1 << 16;
 /// The option `estimated_entry_charge` of RocksDB's `HyperClockCache`. 0: unknown, so the hash
 /// table of the cache grows as needed.

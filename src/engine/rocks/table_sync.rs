@@ -23,10 +23,11 @@ use super::{LockedDb, RocksStorage, engine_error, free_space};
 use crate::engine::EngineError;
 use crate::engine::storage::Column;
 
-/// A flush waits while a column has so many tables in level 0. RocksDB slows writes from this
-/// number on by default.
+/// A flush waits while a column has this number of tables in level 0. RocksDB slows writes from
+/// this number on by default.
 const LEVEL0_FILES_MAX: u64 = 20;
-/// A flush waits while a column has so many bytes to compact. RocksDB's default for slowing writes.
+/// A flush waits while a column has this number of bytes to compact. RocksDB's default for slowing
+/// writes.
 const COMPACTION_DEBT_MAX: u64 = 64 << 30;
 
 impl RocksStorage {

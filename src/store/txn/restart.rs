@@ -70,8 +70,8 @@ impl Txn {
     /// its commit is visible or it ends. Others that retry on these rows wait for it, a second at
     /// most each. So call this when the work can run, not while a client thinks. Do not restart a
     /// transaction, or call `transact`, for the same rows on the thread that has to end this one:
-    /// that call waits for its second in vain. Inside of `transact` a restart waits for row locks
-    /// only. [`Store::begin`](crate::Store::begin) waits for nothing.
+    /// that call waits for a second, and then goes on. Inside of `transact` a restart waits for row
+    /// locks only. [`Store::begin`](crate::Store::begin) waits for nothing.
     ///
     /// # Errors
     /// [`ErrorKind::RetriesExhausted`](crate::ErrorKind::RetriesExhausted), with the last conflict,

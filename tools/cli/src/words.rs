@@ -9,7 +9,7 @@ use clap::Command;
 /// Words and what they mean.
 const WORDS: [(&str, &str); 37] = [
     ("active transaction", "a transaction or snapshot that has not ended"),
-    ("admission wait", "the wait of an attempt for its turn, while there are conflicts"),
+    ("admission", "the limit of attempts that run at once, while there are conflicts"),
     ("attempt", "one run of a transaction; a conflict leads to the next"),
     ("block cache", "memory for blocks of tables that were read"),
     ("cell", "a key and a value as they are stored"),

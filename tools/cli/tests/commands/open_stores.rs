@@ -149,7 +149,7 @@ fn a_busy_store_without_status_names_status_file_interval() {
         sandbox.run(line).fails(4, "Builder::status_file_interval(Duration::from_secs(1))");
     }
     drop(store);
-    sandbox.run("top nothing").fails(5, "/nothing");
+    sandbox.run("top nothing").fails(5, "there is no directory nothing");
     sandbox.run("top shop --accounts 10").fails(2, "unexpected argument");
     let ran = sandbox.run("top").fails(2, "percolite top STORE; to try it: percolite demo --dir bank --seconds 60");
     assert!(ran.out.is_empty(), "{}", ran.out);
