@@ -167,7 +167,7 @@ fn unreadable_input_is_refused() {
         (temp.file("broken.jsonl", broken), "line 2 of "),
         (temp.file("broken.tsv", format!("{TSV}Rome\tItaly\n")), "line 5 of "),
         (temp.file("latin1.tsv", b"name\tcountry\nK\xf6ln\tGermany\n"), "is not UTF-8"),
-        (temp.file("array.json", "[{\"id\": 1}]"), "is a JSON array"),
+        (temp.file("array.json", "[{\"id\": 1}]"), "is one JSON array, not one object per line"),
         (temp.file("prose.txt", "Once upon a time"), "line 1 of "),
         (temp.file("numbers.jsonl", "1\n2\n"), "is JSON, but not an object"),
         (temp.file("keyless.jsonl", "{\"id\": 1, \"a\": 2}\n{\"a\": 3}\n"), "line 2 of "),
