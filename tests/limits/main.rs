@@ -48,7 +48,9 @@ impl Limit {
             Self::DiskKib(kib) => format!("mount -t tmpfs -o size={kib}k percolite \"$DISK\" && exec \"$@\""),
             Self::FileBlocks(number) => format!("trap '' XFSZ && ulimit -f {number} && exec \"$@\""),
             Self::Threads(number) => format!(
-                "chmod 777 \"$DISK\" && exec setpriv --reuid=65534 --regid=65534 --clear-groups prlimit --nproc={number}: \"$@\""
+                // The build directory may be closed to others.
+                "chmod 777 \"$DISK\" && cp \"$1\" \"$DISK/program\" && shift && exec setpriv --reuid=65534 \
+                 --regid=65534 --clear-groups prlimit --nproc={number}: \"$DISK/program\" \"$@\""
             ),
             Self::OpenFiles(number) => format!("ulimit -n {number} && exec \"$@\""),
         }
@@ -70,7 +72,7 @@ impl Limit {
     /// Why this machine cannot set the limit.
     fn missing(self) -> Option<String> {
         let directory = tempfile::tempdir().unwrap();
-        match self.command(directory.path()).arg("true").output() {
+        match self.command(directory.path()).arg("/bin/true").output() {
             Ok(ended) if ended.status.success() => None,
             Ok(ended) => Some(String::from_utf8_lossy(&ended.stderr).trim().to_owned()),
             Err(error) => Some(error.to_string()),
