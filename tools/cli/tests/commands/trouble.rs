@@ -144,6 +144,7 @@ fn a_call_that_fails_again_and_again_is_shown_while_it_does() {
         wait_for("the call is not in the list", || {
             store.retrying_calls().first().is_some_and(|call| call.failed_attempts > 3)
         });
+        wait_for("no status is published", || StoreStatus::read_from(&path).unwrap().is_some());
         let mut shown = serde_json::Value::Null;
         wait_for("top does not show the call", || {
             let top = sandbox.ok("top s --json --seconds 1");
