@@ -210,7 +210,7 @@ mod readme {}
 pub use asynchronous::{AsyncLockGuard, AsyncScan, AsyncSnapshot, AsyncStore};
 pub use coordinator::CommitProtocol;
 pub use coordinator::shared_config::{RowLockWaiter, SharedConfig, SleepingRowLockWaiter};
-pub use engine::{ColumnStats, Compression, DataLoss, EngineStats};
+pub use engine::{ColumnStats, Compression, DataLoss, EngineStats, SpaceLeft};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 pub use lock_manager::{
     CancelToken, ExpiredLease, LockEntry, LockHolder, LockLost, LockLostReason, LockMode, LockModeStats,

@@ -9,7 +9,11 @@ use std::path::Path;
 const ADVICE: &[(&str, &str)] = &[
     ("Too many open files in system", "the machine's limit of open files is reached: raise fs.file-max"),
     ("Too many open files", "raise the process's limit of open files (ulimit -n, LimitNOFILE)"),
-    ("No space left on device", "free space or inodes on this disk, or delete rows of this store"),
+    (
+        "No space left on device",
+        "free at least 3 MiB on this disk, or inodes (df -i); if the store opens, rows can be deleted and keyspaces \
+         dropped",
+    ),
     ("Disk quota exceeded", "free space within the quota, or raise it"),
     ("File too large", "raise the process's limit of file size (ulimit -f, LimitFSIZE)"),
     ("cannot start a thread", "raise the limit of threads (ulimit -u, TasksMax, pids.max) or of memory (ulimit -v)"),

@@ -48,9 +48,17 @@ pub const PAGE_BYTES: Option<usize> = if IN_CRASH_TESTS { Some(64) } else { None
 /// A segment of the write-ahead log is preallocated in steps of this many bytes.
 pub const PREALLOCATION_STEP: usize = if IN_ANY_TESTS { 16 << 10 } else { 256 << 10 };
 
+/// The step on a disk that was full when the store was opened.
+pub const PREALLOCATION_STEP_ON_FULL_DISK: usize = 16 << 10;
+
 /// The approximate size of a batch that a flush writes to the tables, in bytes.
 pub const TABLE_BATCH_BYTES: usize = if IN_ANY_TESTS { 300 } else { 1 << 20 };
 
 /// The maximum number of stripes in which a flush writes a memtable: one up to each open snapshot
 /// within the memtable, and one up to its end.
 pub const STRIPES_MAX: usize = if cfg!(test) { 4 } else { 256 };
+
+/// What an entry of a table takes beside its key and value, in bytes, about: lengths, sequence,
+/// index and filter.
+#[cfg(feature = "rocks")]
+pub const TABLE_ENTRY_BYTES: usize = 24;

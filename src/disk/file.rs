@@ -17,11 +17,15 @@ use std::sync::Arc;
 use super::named_file::NamedFile;
 use super::standard_streams::occupy_standard_streams;
 use super::{Directory, Disk, DiskFile, shown};
+use crate::tunables::PREALLOCATION_STEP;
+#[cfg(feature = "rocks")]
+use crate::tunables::PREALLOCATION_STEP_ON_FULL_DISK;
 
 /// A real directory.
 #[derive(Clone, Debug)]
 pub struct OsDisk {
     directory: Directory,
+    preallocation_step: usize,
 }
 
 /// An open file of a real directory.
@@ -48,7 +52,13 @@ fn failed(call: &'static str, path: &Path, source: io::Error) -> io::Error {
 impl OsDisk {
     /// The disk in this directory.
     pub fn new(directory: Directory) -> Self {
-        Self { directory }
+        Self { directory, preallocation_step: PREALLOCATION_STEP }
+    }
+
+    /// The disk in this directory, which is full: files are preallocated in smaller steps.
+    #[cfg(feature = "rocks")]
+    pub fn new_full(directory: Directory) -> Self {
+        Self { directory, preallocation_step: PREALLOCATION_STEP_ON_FULL_DISK }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -103,6 +113,10 @@ impl Disk for OsDisk {
 
     fn sync_directory(&self) -> io::Result<()> {
         self.directory.sync().map_err(|error| failed("sync", self.directory.path(), error))
+    }
+
+    fn preallocation_step(&self) -> u64 {
+        self.preallocation_step as u64
     }
 }
 

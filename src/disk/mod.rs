@@ -30,6 +30,8 @@ pub use named_file::NamedFile;
 pub use sim::{CallKind, SimDisk};
 pub use standard_streams::occupy_standard_streams;
 
+use crate::tunables::PREALLOCATION_STEP;
+
 /// A directory of files. Names have no separators.
 pub trait Disk: Send + Sync + 'static {
     /// An open file.
@@ -49,6 +51,10 @@ pub trait Disk: Send + Sync + 'static {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Returns once every earlier change to the names would survive a power cut.
     fn sync_directory(&self) -> io::Result<()>;
+    /// A segment of the log is preallocated in steps of this many bytes; always the same number.
+    fn preallocation_step(&self) -> u64 {
+        PREALLOCATION_STEP as u64
+    }
 }
 
 /// An open file.

@@ -8,6 +8,7 @@ use super::error::EngineError;
 use super::page::{OnCell, OnEachCell, PageRequest, ScanCursor, ScanVisitor};
 use super::page_buffer::{PageBuffer, decode_lock, decode_row_key, decode_write};
 use super::row_batch::RowBatch;
+use super::space_left::SpaceLeft;
 use super::stats::{EngineStats, WriteStallStats};
 use crate::cell::{Column, RowRange};
 use crate::row::{KeyspaceId, Lock, RowKey, RowState, TxnRecord, WriteRecord};
@@ -105,6 +106,17 @@ pub trait Engine: Send + Sync {
     /// call, and possibly some of what is applied during it.
     fn checkpoint(&self, _directory: &Path) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("make checkpoints"))
+    }
+
+    /// What the disk has space for. A call must be cheap.
+    fn space_left(&self) -> SpaceLeft {
+        SpaceLeft::Enough
+    }
+
+    /// If there is not [enough](SpaceLeft::Enough) space: gives the space of what was deleted back
+    /// to the disk, as far as there is room for that. To be called from time to time.
+    fn reclaim_space(&self) -> Result<(), EngineError> {
+        Ok(())
     }
 
     /// Samples the engine's statistics.

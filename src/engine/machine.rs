@@ -105,6 +105,7 @@ impl SimMachine {
             memtable_bytes,
             accept_data_loss: None,
             background_flush: false,
+            is_disk_full: false,
         };
         let storage = LsmStorage::open(self.disk.handle(), self.tables.handle(), options)?;
         let mut state = self.state.lock();

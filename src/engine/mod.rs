@@ -39,6 +39,7 @@ mod page_buffer;
 mod rocks;
 mod row_batch;
 pub mod sim;
+mod space_left;
 #[allow(missing_debug_implementations, reason = "a user has no value of its types")]
 mod stall_tracker;
 mod stats;
@@ -55,6 +56,7 @@ pub use page::{MAX_PAGE_BYTES, OnCell, OnEachCell, PageRequest, ScanCursor, Scan
 pub use page_buffer::PageBuffer;
 pub(crate) use page_buffer::{decode_lock, decode_row_key, decode_user_key, decode_write};
 pub use row_batch::{OnePhaseWrites, RowBatch};
+pub use space_left::SpaceLeft;
 pub use stats::{ColumnStats, EngineStats, WriteStallStats};
 
 pub use crate::cell::RowRange;

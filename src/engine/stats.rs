@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::space_left::SpaceLeft;
 use crate::cell::Column;
 
 /// A sample of the engine's statistics. All sizes are in bytes; those of tables and of the block
@@ -53,6 +54,9 @@ pub struct EngineStats {
     pub disk_free_bytes: Option<u64>,
     /// The size of that file system.
     pub disk_total_bytes: Option<u64>,
+    /// What can be written. After an opening on a full disk only deletions can, until 3 MiB are
+    /// free.
+    pub space_left: SpaceLeft,
     /// Disk space of the write-ahead log: its segments, including preallocated zeros, and what is
     /// kept of each accepted data loss: quarantined segments and a loss file.
     pub wal_bytes: u64,

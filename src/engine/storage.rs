@@ -6,6 +6,7 @@ use std::path::Path;
 use super::data_loss::DataLoss;
 use super::error::EngineError;
 use super::page::ScanCursor;
+use super::space_left::SpaceLeft;
 use super::stats::{EngineStats, WriteStallStats};
 pub use crate::cell::Column;
 use crate::cell::RowRange;
@@ -95,6 +96,14 @@ pub trait Storage: CellReader + 'static {
     fn sync(&self) -> Result<(), EngineError>;
     /// Work after a flush into this storage, which blocks neither reads nor writes, and may fail.
     fn after_flush(&self) {}
+    /// See [`Engine::space_left`](super::Engine::space_left).
+    fn space_left(&self) -> SpaceLeft {
+        SpaceLeft::Enough
+    }
+    /// See [`Engine::reclaim_space`](super::Engine::reclaim_space).
+    fn reclaim_space(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
     /// See [`Engine::checkpoint`](super::Engine::checkpoint).
     fn checkpoint(&self, _directory: &Path) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("make checkpoints"))

@@ -169,7 +169,7 @@ impl Memtable {
     }
 
     /// The cells of a column that were written after the sequence `after`, as a snapshot at `upto`
-    /// has them.
+    /// has them, without those that a range tombstone of this memtable hides.
     pub fn changed_between(
         &self,
         column: Column,
@@ -178,7 +178,11 @@ impl Memtable {
     ) -> impl Iterator<Item = (&[u8], CellValue<'_>)> {
         let after = self.checked_offset(after).unwrap_or(0);
         let cells = self.iter_visible(column, &FULL_RANGE, false, upto).filter(move |(_, written, _)| *written > after);
-        cells.map(|(key, _, content)| (key, content))
+        let upto = self.checked_offset(upto).unwrap_or(0);
+        let is_hidden = move |key: &[u8], written: u32| {
+            self.max_covering_tombstone(column, key, upto).is_some_and(|deleted| deleted > written)
+        };
+        cells.filter(move |(key, written, _)| !is_hidden(key, *written)).map(|(key, _, content)| (key, content))
     }
 
     fn iter_visible<'a>(

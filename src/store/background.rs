@@ -1,6 +1,10 @@
 //! What the background worker does for the store in each round.
 
+use std::cell::Cell;
+use std::time::Duration;
+
 use crate::coordinator::BackgroundTask;
+use crate::engine::SpaceLeft;
 use crate::error::Result;
 #[cfg(feature = "rocks")]
 use crate::error::{Error, ErrorKind};
@@ -8,7 +12,14 @@ use crate::store::catalog::drop::purge_dropped;
 use crate::store::handle::Store;
 #[cfg(feature = "metrics")]
 use crate::store::introspect::gauges::{ENGINE_GAUGES_INTERVAL, set_engine_gauges, set_gauges};
-use crate::store::named_locks::background::prune_locks;
+use crate::store::named_locks::background::{close_locks, prune_locks};
+use crate::timestamp::Timestamp;
+
+/// The space of what was deleted on a full disk is given back once in this time.
+const RECLAIM_INTERVAL: Duration = Duration::from_millis(500);
+/// How long the close of a store on a full disk waits for GC, and how often it looks.
+const GC_WAIT: Duration = Duration::from_secs(10);
+const GC_POLL: Duration = Duration::from_millis(10);
 
 /// The tasks, in the order in which they run.
 pub(in crate::store) fn background_tasks(store: &Store) -> Vec<BackgroundTask> {
@@ -25,8 +36,15 @@ pub(in crate::store) fn background_tasks(store: &Store) -> Vec<BackgroundTask> {
         task("status_file", write_status_file),
         task("purge_keyspaces", purge_dropped),
         task("leases", prune_locks),
+        ("reclaim_space", at_intervals(store, RECLAIM_INTERVAL, reclaim_space)),
         #[cfg(feature = "metrics")]
-        ("engine_gauges", engine_gauges(store)),
+        (
+            "engine_gauges",
+            at_intervals(store, ENGINE_GAUGES_INTERVAL, |store| {
+                set_engine_gauges(&store.inner);
+                Ok(())
+            }),
+        ),
     ]
 }
 
@@ -41,17 +59,51 @@ fn maintain(store: &Store) {
     set_gauges(inner);
 }
 
-/// Sets the gauges of the engine, if their interval has passed.
-#[cfg(feature = "metrics")]
-fn engine_gauges(store: &Store) -> Box<dyn Fn() -> Result<()> + Send> {
-    let (store, next) = (store.background_handle(), std::cell::Cell::new(std::time::Duration::ZERO));
+/// Gives the space of what was deleted back to a full disk.
+fn reclaim_space(store: &Store) -> Result<()> {
+    Ok(store.inner.engine.reclaim_space()?)
+}
+
+/// The last work before a store closes. On a full disk the space of what was deleted is given back,
+/// so that a process that only deletes gains that space.
+pub(in crate::store) fn before_close(store: &Store) {
+    if store.inner.engine.space_left() != SpaceLeft::Enough {
+        // An error is ignored: the next opening tries again.
+        let _ = wait_for_gc(store).and_then(|()| purge_dropped(store)).and_then(|()| reclaim_space(store));
+    }
+    close_locks(store);
+}
+
+/// Waits until the background worker has removed the tombstones that it can remove now, for at most
+/// [`GC_WAIT`].
+fn wait_for_gc(store: &Store) -> Result<()> {
+    let inner = &store.inner;
+    let end = inner.env.elapsed() + GC_WAIT;
+    while inner.env.elapsed() < end && inner.engine.space_left() == SpaceLeft::ForDeletions {
+        let queued = inner.engine.gc_candidates(None, Timestamp::MAX, 1)?;
+        let Some((replaced_at, _)) = queued.first() else { break };
+        if !inner.coordinator.is_below_gc_horizon(*replaced_at)? {
+            break;
+        }
+        inner.env.sleep(GC_POLL);
+    }
+    Ok(())
+}
+
+/// A task that runs at most once in an interval.
+fn at_intervals(
+    store: &Store,
+    interval: Duration,
+    work: fn(&Store) -> Result<()>,
+) -> Box<dyn Fn() -> Result<()> + Send> {
+    let (store, next) = (store.background_handle(), Cell::new(Duration::ZERO));
     Box::new(move || {
         let now = store.inner.env.elapsed();
-        if now >= next.get() {
-            set_engine_gauges(&store.inner);
-            next.set(now + ENGINE_GAUGES_INTERVAL);
+        if now < next.get() {
+            return Ok(());
         }
-        Ok(())
+        next.set(now + interval);
+        work(&store)
     })
 }
 

@@ -17,12 +17,11 @@ use crate::error::{Error, Result};
 use crate::observe::Metrics;
 use crate::option_ranges;
 use crate::process::Process;
-use crate::store::background::background_tasks;
+use crate::store::background::{background_tasks, before_close};
 use crate::store::builder::Builder;
 use crate::store::catalog::handles::Catalog;
 use crate::store::handle::{Inner, Store, next_instance_id};
 use crate::store::introspect::monitor::TxnMonitor;
-use crate::store::named_locks::background::close_locks;
 use crate::store::named_locks::load_leases::load_leases;
 use crate::store::named_locks::state::NamedLocks;
 use crate::store::options::Options;
@@ -243,7 +242,7 @@ fn from_parts(
         locks,
         lock_authority,
         process: Process::current(),
-        before_close: close_locks,
+        before_close,
         closing: AtomicBool::new(false),
         #[cfg(feature = "rocks")]
         status_written_at: crate::sync::Mutex::new(opened),

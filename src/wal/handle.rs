@@ -111,12 +111,26 @@ impl<D: Disk> WalHandle<D> {
         shared.advance_durable(written, files.last().map_or(0, |(number, _)| *number))
     }
 
-    /// Creates the file of the next segment ahead of the [rotation](super::WalWriter::rotate).
+    /// The number of segments.
+    #[cfg(feature = "rocks")]
+    pub fn segment_count(&self) -> usize {
+        self.shared.files.lock().old_segments.len() + 1
+    }
+
+    /// Creates the file of the next segment ahead of the [rotation](super::WalWriter::rotate). If
+    /// the disk has no space for the file, that is left to the rotation: the current segment may
+    /// have room for more frames, as for deletions that free space.
     pub fn preallocate_segment(&self) -> Result<(), WalError> {
-        self.shared.ensure_ok()?;
-        let mut next = self.shared.next.lock();
-        if next.file.is_none() {
-            next.file = Some(self.shared.make(next.number)?);
+        let shared = &*self.shared;
+        shared.ensure_ok()?;
+        let mut next = shared.next.lock();
+        if next.file.is_some() {
+            return Ok(());
+        }
+        match create_segment(&shared.disk, next.number) {
+            Ok(file) => next.file = Some(file),
+            Err(error) if is_out_of_space(&error) => remove_if_exists(&shared.disk, next.number)?,
+            Err(error) => return Err(shared.record_failure(error)),
         }
         Ok(())
     }
@@ -189,6 +203,10 @@ impl<D: Disk> WalShared<D> {
         }
     }
 
+    pub(super) fn preallocation_step(&self) -> u64 {
+        self.disk.preallocation_step()
+    }
+
     pub(super) fn durable(&self) -> u64 {
         self.durable.load(Ordering::Acquire)
     }
@@ -258,8 +276,19 @@ impl<D: Disk> WalShared<D> {
 /// the function returns; only then may the header be written.
 pub(super) fn create_segment<D: Disk>(disk: &D, number: u64) -> io::Result<D::File> {
     let file = disk.create(&segment::segment_file_name(number))?;
-    segment::preallocate(&file, 0, 0)?;
+    segment::preallocate(&file, disk.preallocation_step(), 0, 0)?;
     file.sync()?;
     disk.sync_directory()?;
     Ok(file)
+}
+
+fn is_out_of_space(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
+fn remove_if_exists<D: Disk>(disk: &D, number: u64) -> io::Result<()> {
+    match disk.remove(&segment::segment_file_name(number)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }

@@ -69,7 +69,7 @@ pub fn resume<D: Disk>(
         first_sequence: recovered.last_sequence().checked_add(1).ok_or(WalError::PayloadTooLarge)?,
         predecessor: end,
         durable_sequence: recovered.last_sequence(),
-        durable_file_bytes: segment::PREALLOCATION_BYTES,
+        durable_file_bytes: disk.preallocation_step(),
     };
     if recovered.names.segments.contains(&number) {
         disk.remove(&segment::segment_file_name(number))?;

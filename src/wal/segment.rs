@@ -26,7 +26,6 @@ use std::io;
 
 use super::frame::ALIGNMENT;
 use crate::disk::DiskFile;
-use crate::tunables::PREALLOCATION_STEP;
 
 const MAGIC: [u8; 8] = *b"percolog";
 /// The format that this program reads and writes.
@@ -37,16 +36,6 @@ const BLOCK: usize = 4096;
 pub const BLOCK_BYTES: u64 = BLOCK as u64;
 /// Offset of the first frame.
 pub const FRAMES_OFFSET: u64 = 2 * BLOCK_BYTES;
-/// A segment is preallocated: filled with zeros ahead of its frames, in steps of this size. The
-/// sync after a step is slower, because the file system records the new blocks. So a step is long
-/// enough for hundreds of small commits. But commits that wait for that sync also wait until the
-/// zeros of the step are on the disk, so a step is short enough to be written in less than a
-/// millisecond.
-///
-/// Each block of zeros is written by a call of its own. A single call for a whole step would create
-/// folios (units of the page cache) of that size, and the kernel walks all blocks of a folio at
-/// every write into it. That would cost 1.5 µs for each commit, more than the rest of the write.
-pub const PREALLOCATION_BYTES: u64 = PREALLOCATION_STEP as u64;
 
 const SEGMENT_HEADER_BYTES: usize = 128;
 const CHECKSUMMED_BYTES: usize = SEGMENT_HEADER_BYTES - 4;
@@ -180,9 +169,19 @@ pub fn read_header(file: &impl DiskFile, number: u64) -> io::Result<HeaderRead> 
 
 /// Writes zeros, block by block, from the offset up to the end of the step that contains `reach`;
 /// returns that end.
-pub fn preallocate(file: &impl DiskFile, from: u64, reach: u64) -> io::Result<u64> {
+///
+/// A segment is preallocated: filled with zeros ahead of its frames, in steps. The
+/// sync after a step is slower, because the file system records the new blocks. So a step is long
+/// enough for hundreds of small commits. But commits that wait for that sync also wait until the
+/// zeros of the step are on the disk, so a step is short enough to be written in less than a
+/// millisecond.
+///
+/// Each block of zeros is written by a call of its own. A single call for a whole step would create
+/// folios (units of the page cache) of that size, and the kernel walks all blocks of a folio at
+/// every write into it. That would cost 1.5 µs for each commit, more than the rest of the write.
+pub fn preallocate(file: &impl DiskFile, step: u64, from: u64, reach: u64) -> io::Result<u64> {
     static ZEROS: [u8; BLOCK] = [0; BLOCK];
-    let end = (reach / PREALLOCATION_BYTES).saturating_add(1).saturating_mul(PREALLOCATION_BYTES);
+    let end = (reach / step).saturating_add(1).saturating_mul(step);
     let mut offset = from;
     while offset < end {
         // Up to the end of the block. Only the first write can be shorter than a block.

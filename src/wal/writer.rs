@@ -16,6 +16,7 @@ use super::handle::{WalHandle, WalShared};
 use super::segment::{self, SegmentEnd, SegmentHeader};
 use super::{WalError, frame};
 use crate::disk::{Disk, DiskFile};
+use crate::tunables::PREALLOCATION_STEP_ON_FULL_DISK;
 
 /// The single writer of an incarnation's log.
 pub struct WalWriter<D: Disk> {
@@ -41,11 +42,11 @@ impl<D: Disk> WalWriter<D> {
     /// A writer on a segment that has no frames and is durable.
     pub(super) fn new(shared: WalShared<D>, file: Arc<D::File>, header: SegmentHeader) -> Self {
         Self {
+            preallocated_to: shared.preallocation_step(),
             shared: Arc::new(shared),
             file,
             header,
             end: header.empty_end(),
-            preallocated_to: segment::PREALLOCATION_BYTES,
         }
     }
 
@@ -73,8 +74,9 @@ impl<D: Disk> WalWriter<D> {
         let sequence = last.checked_add(1).ok_or(WalError::PayloadTooLarge)?;
         let end = frame_end(offset, length).filter(|_| length <= PAYLOAD_MAX_BYTES).ok_or(WalError::PayloadTooLarge)?;
         if end > self.preallocated_to {
-            self.preallocated_to = segment::preallocate(&*self.file, self.preallocated_to.max(end), end)
-                .map_err(|error| self.shared.record_failure(error))?;
+            self.preallocated_to =
+                segment::preallocate(&*self.file, self.shared.preallocation_step(), self.preallocated_to.max(end), end)
+                    .map_err(|error| self.shared.record_failure(error))?;
         }
         let bytes = frame.seal(self.header.salt, offset, sequence, durable);
         self.file.write_at(offset, bytes).map_err(|error| self.shared.record_failure(error))?;
@@ -98,16 +100,17 @@ impl<D: Disk> WalWriter<D> {
             first_sequence: self.end.last_sequence.checked_add(1).ok_or(WalError::PayloadTooLarge)?,
             predecessor: Some(self.end),
             durable_sequence: self.shared.durable(),
-            durable_file_bytes: segment::PREALLOCATION_BYTES,
+            durable_file_bytes: self.shared.preallocation_step(),
         };
         file.write_at(0, &header.encode()).map_err(|error| self.shared.record_failure(error))?;
         self.shared.switch_segment(self.end.last_sequence, number, Arc::clone(&file));
         (self.file, self.header, self.end) = (file, header, header.empty_end());
-        self.preallocated_to = segment::PREALLOCATION_BYTES;
+        self.preallocated_to = self.shared.preallocation_step();
         Ok(())
     }
 }
 
 const _: () = assert!(
-    segment::FRAMES_OFFSET.is_multiple_of(frame::ALIGNMENT) && segment::FRAMES_OFFSET < segment::PREALLOCATION_BYTES
+    segment::FRAMES_OFFSET.is_multiple_of(frame::ALIGNMENT)
+        && segment::FRAMES_OFFSET < PREALLOCATION_STEP_ON_FULL_DISK as u64
 );

@@ -32,6 +32,8 @@ const SECONDS: u64 = 120;
 pub enum Limit {
     /// The directory is a disk of its own with this number of KiB.
     DiskKib(u64),
+    /// The directory is a disk of its own with this number of inodes.
+    Inodes(u64),
     /// The process may have this number of files open.
     OpenFiles(u64),
     /// No file may have more than this number of blocks of 512 bytes. The signal is ignored.
@@ -46,6 +48,9 @@ impl Limit {
     fn script(self) -> String {
         match self {
             Self::DiskKib(kib) => format!("mount -t tmpfs -o size={kib}k percolite \"$DISK\" && exec \"$@\""),
+            Self::Inodes(number) => {
+                format!("mount -t tmpfs -o size=64m,nr_inodes={number} percolite \"$DISK\" && exec \"$@\"")
+            }
             Self::FileBlocks(number) => format!("trap '' XFSZ && ulimit -f {number} && exec \"$@\""),
             Self::Threads(number) => format!(
                 // The build directory may be closed to others.
@@ -58,7 +63,7 @@ impl Limit {
 
     fn command(self, directory: &Path) -> Command {
         let mut command = match self {
-            Self::DiskKib(_) => {
+            Self::DiskKib(_) | Self::Inodes(_) => {
                 let mut command = Command::new("unshare");
                 command.args(["--mount", "--propagation", "private", "sh"]);
                 command

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use super::history::History;
 use super::rows::Rows;
-use crate::engine::{EngineError, EngineSnapshot, GcEntry};
+use crate::engine::{EngineError, EngineSnapshot, GcEntry, SpaceLeft};
 use crate::error::Result;
 use crate::pipeline::SubmissionKind;
 use crate::protocol::{GcRequest, OldVersion, gc_row};
@@ -19,6 +19,8 @@ use crate::row::{RowChange, RowKey};
 use crate::timestamp::Timestamp;
 
 const PAGE_ROWS: usize = 512;
+/// On a full disk, where the log has little space.
+const PAGE_ROWS_ON_FULL_DISK: usize = 16;
 
 /// A pass over the GC queue.
 #[derive(Default)]
@@ -35,12 +37,17 @@ impl Gc {
 
     /// Removes the garbage of the next page of the queue.
     pub fn page(&mut self, rows: &Rows, history: &History) -> Result<()> {
+        let page_rows = match rows.engine().space_left() {
+            SpaceLeft::Enough => PAGE_ROWS,
+            SpaceLeft::ForDeletions => PAGE_ROWS_ON_FULL_DISK,
+            SpaceLeft::ForDrops => return Ok(()),
+        };
         let (after, horizon) = match self.cursor.take() {
             Some((after, horizon)) => (Some(after), horizon),
             None => (None, history.advance_gc_horizon()?),
         };
-        let entries = rows.engine().gc_candidates(after.as_ref(), horizon, PAGE_ROWS)?;
-        self.cursor = entries.last().filter(|_| entries.len() == PAGE_ROWS).map(|last| (last.clone(), horizon));
+        let entries = rows.engine().gc_candidates(after.as_ref(), horizon, page_rows)?;
+        self.cursor = entries.last().filter(|_| entries.len() == page_rows).map(|last| (last.clone(), horizon));
         let mut by_row: BTreeMap<RowKey, Vec<Timestamp>> = BTreeMap::new();
         for (replaced_at, row) in entries {
             by_row.entry(row).or_default().push(replaced_at);

@@ -5,6 +5,7 @@
 //! | `PERCOLITE` | the marker: format and WAL id; locked while the store is open |
 //! | `wal/` | the segments of the write-ahead log, and the files of accepted data losses |
 //! | `tables/` | RocksDB, without its own write-ahead log |
+//! | `RESERVE` | space for deletions on a full disk |
 //! | `STATUS` | the status file of the process that has the store open |
 //!
 //! The path of the directory is used once, to open it. From then on all files are reached through
@@ -19,6 +20,7 @@ mod durable_names;
 pub(super) mod marker;
 mod names;
 pub(crate) mod new_directory;
+mod reserve;
 pub(crate) mod salvage;
 mod status_file;
 mod torn_manifest;
@@ -26,11 +28,13 @@ mod torn_manifest;
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::access::cannot;
 use self::marker::{LockedDir, commit_checkpoint_marker, commit_marker, lock_exclusive, lock_shared};
 use self::names::{TABLES_DIR, WAL_DIR, random};
 use self::new_directory::NewDirectory;
+use self::reserve::Reserve;
 pub(crate) use self::status_file::read;
 use super::local::LocalEngine;
 use super::lsm::{LsmBatch, LsmOptions, LsmSnapshot, LsmStorage};
@@ -38,7 +42,7 @@ use super::rocks::file_names::remove_stale_options_files;
 use super::rocks::{RocksOptions, RocksStorage, check_threads_exist};
 use super::storage::{CellReader, Column, Storage};
 use super::store_lock::StoreLock;
-use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, WriteStallStats};
+use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, SpaceLeft, WriteStallStats};
 use crate::disk::{Directory, OsDisk, shown};
 use crate::option_ranges;
 use crate::sync::Mutex;
@@ -86,6 +90,10 @@ pub struct DirectoryStorage {
     directory: Directory,
     wal: Directory,
     accepted_losses: Vec<DataLoss>,
+    /// `None` if opened read-only.
+    reserve: Option<Reserve>,
+    /// Whether tables have deletions whose compaction was not tried yet.
+    compaction_due: AtomicBool,
 }
 
 impl fmt::Debug for DirectoryStorage {
@@ -103,6 +111,7 @@ impl DirectoryStorage {
         // Removes the status file that a killed process may have left. An error is ignored: if the
         // directory is not writable, a later step fails.
         let _ = status_file::write(&directory, None);
+        let reserve = Reserve::open(&directory);
         let is_new = identity.is_none();
         let identity = identity.unwrap_or_else(random);
         if is_new {
@@ -124,14 +133,19 @@ impl DirectoryStorage {
             memtable_bytes: options.memtable_bytes(),
             accept_data_loss: options.accept_data_loss,
             background_flush: true,
+            is_disk_full: reserve.is_given_up(),
         };
-        let lsm = LsmStorage::open(OsDisk::new(wal.clone()), tables, options)?;
+        let new_disk = if reserve.is_given_up() { OsDisk::new_full } else { OsDisk::new };
+        let lsm = LsmStorage::open(new_disk(wal.clone()), tables, options)?;
         if let Some(marker) = lsm.tables().store_lock().filter(|_| is_new) {
             crash_point!(CreateBefore);
             commit_marker(&directory, marker, identity)?;
         }
         crash_point!(CreateDone);
-        Ok(Self { lsm, accepted_losses: read_accepted_losses(&wal)?, directory, wal })
+        reserve.replenish();
+        let compaction_due = AtomicBool::new(reserve.is_given_up());
+        let accepted_losses = read_accepted_losses(&wal)?;
+        Ok(Self { lsm, accepted_losses, directory, wal, reserve: Some(reserve), compaction_due })
     }
 
     /// Opens the store in `path` read-only: nothing in the directory is changed, and writes fail.
@@ -143,7 +157,8 @@ impl DirectoryStorage {
         let (wal, tables) = (open_part(&directory, WAL_DIR)?, open_part(&directory, TABLES_DIR)?);
         let tables = RocksStorage::open_read_only(&tables, table_options, Some(marker))?;
         let lsm = LsmStorage::open_read_only(OsDisk::new(wal.clone()), tables, identity, random())?;
-        Ok(Self { lsm, accepted_losses: read_accepted_losses(&wal)?, directory, wal })
+        let accepted_losses = read_accepted_losses(&wal)?;
+        Ok(Self { lsm, accepted_losses, directory, wal, reserve: None, compaction_due: AtomicBool::default() })
     }
 }
 
@@ -259,10 +274,29 @@ impl Storage for DirectoryStorage {
         copied.map(|()| copy.keep())
     }
 
+    fn space_left(&self) -> SpaceLeft {
+        self.reserve.as_ref().map_or(SpaceLeft::Enough, Reserve::space_left)
+    }
+
+    /// What was deleted leaves the log by a flush, and the tables by a compaction. Each writes what
+    /// is left before it frees anything, so each is made only if that fits.
+    fn reclaim_space(&self) -> Result<(), EngineError> {
+        let Some(reserve) = self.reserve.as_ref().filter(|reserve| reserve.is_given_up()) else { return Ok(()) };
+        reserve.replenish();
+        if reserve.is_given_up() && self.lsm.flush_to_free_space(reserve.usable_bytes())? {
+            self.compaction_due.store(true, Ordering::Relaxed);
+        }
+        if reserve.is_given_up() && self.compaction_due.swap(false, Ordering::Relaxed) {
+            self.lsm.tables().compact_deletions(&|| reserve.usable_bytes())?;
+        }
+        reserve.replenish();
+        Ok(())
+    }
+
     fn stats(&self) -> Result<EngineStats, EngineError> {
         let files = std::fs::read_dir(self.wal.path()).into_iter().flatten().flatten();
         let wal_bytes = files.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum();
-        Ok(EngineStats { wal_bytes, ..self.lsm.stats()? })
+        Ok(EngineStats { wal_bytes, space_left: self.space_left(), ..self.lsm.stats()? })
     }
 
     fn approximate_size(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {

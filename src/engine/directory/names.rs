@@ -4,6 +4,8 @@ use crate::env::{Env as _, SystemEnv};
 
 /// The write-ahead log.
 pub const WAL_DIR: &str = "wal";
+/// The reserve for a full disk.
+pub const RESERVE: &str = "RESERVE";
 /// RocksDB's files.
 pub const TABLES_DIR: &str = "tables";
 

@@ -25,7 +25,7 @@ use super::page_buffer::decode;
 use super::storage::{Batch as _, Column, Storage};
 use super::{
     ApplyResult, Capabilities, DataLoss, Engine, EngineError, EngineSnapshot, EngineStats, GcEntry, RowBatch, RowRange,
-    TxnRecordEntry, TxnRecordPage, WriteStallStats,
+    SpaceLeft, TxnRecordEntry, TxnRecordPage, WriteStallStats,
 };
 use crate::codec::HistoryEntry;
 use crate::keys::{decode_history_key, history_key, keyspace_range, prefix_successor};
@@ -262,6 +262,14 @@ impl<S: Storage> Engine for LocalEngine<S> {
             batch.delete_range(column, &start, &end);
         }
         self.storage.write(batch)
+    }
+
+    fn space_left(&self) -> SpaceLeft {
+        self.storage.space_left()
+    }
+
+    fn reclaim_space(&self) -> Result<(), EngineError> {
+        self.storage.reclaim_space()
     }
 
     fn checkpoint(&self, directory: &Path) -> Result<(), EngineError> {

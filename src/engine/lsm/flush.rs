@@ -42,6 +42,8 @@ use crate::disk::Disk;
 use crate::engine::EngineError;
 use crate::engine::storage::{Batch, Column, Storage};
 use crate::memtable::{Memtable, MemtableWriter};
+#[cfg(feature = "rocks")]
+use crate::tunables::TABLE_ENTRY_BYTES;
 use crate::tunables::{STRIPES_MAX, TABLE_BATCH_BYTES};
 
 /// Snapshots of the tables; a snapshot has the frames up to the sequence that is its key.
@@ -168,6 +170,36 @@ fn install_read_state<D: Disk, T: Storage>(
     drop(current);
     replaced.extend(given.into_iter().map(|(shared, new)| std::mem::replace(&mut *shared.write(), new)));
     replaced
+}
+
+/// What a flush of everything would write now.
+#[cfg(feature = "rocks")]
+#[derive(Default)]
+pub struct Unflushed {
+    pub deletions: u64,
+    /// About the size of the tables that the flush would make, without compression.
+    pub bytes: u64,
+}
+
+#[cfg(feature = "rocks")]
+pub fn unflushed<D: Disk, T: Storage>(shared: &Shared<D, T>) -> Unflushed {
+    let read_state = Arc::clone(&shared.state.lock().read_state);
+    let mut found = Unflushed::default();
+    let mut add = |bytes: usize, is_deletion: bool| {
+        found.deletions += u64::from(is_deletion);
+        found.bytes += (bytes + TABLE_ENTRY_BYTES) as u64;
+    };
+    for memtable in read_state.memtables() {
+        for column in Column::ALL {
+            for (key, content) in memtable.changed_between(column, read_state.flushed_sequence, u64::MAX) {
+                add(key.len() + content.map_or(0, <[u8]>::len), content.is_none());
+            }
+        }
+        for tombstone in memtable.range_tombstones_between(read_state.flushed_sequence, u64::MAX) {
+            add(tombstone.start.len() + tombstone.end.len(), true);
+        }
+    }
+    found
 }
 
 /// Writes the memtable into the tables. Returns snapshots of the tables: one from before the

@@ -40,10 +40,13 @@ pub struct LsmOptions {
     /// Whether a background thread flushes. If not, the test or the simulator calls
     /// `run_background_once`.
     pub background_flush: bool,
+    /// Whether the disk was full. A flush may then find no room, so opening makes none, however
+    /// long the log is: the replayed memtable goes on, and what is deleted need not be flushed.
+    pub is_disk_full: bool,
 }
 
 /// An opening that replays more segments than this flushes the replayed frames.
-const REPLAYED_SEGMENTS_MAX: usize = 16;
+pub const REPLAYED_SEGMENTS_MAX: usize = 16;
 
 /// Why the replay of the log failed.
 enum ReplayError {
@@ -144,15 +147,16 @@ fn replay_salvageable<D: Disk>(
 /// Opens the store on this disk and in these tables. In a new store, creates the log if it is
 /// missing.
 pub fn open<D: Disk, T: Storage>(disk: D, tables: T, options: LsmOptions) -> Result<Shared<D, T>, EngineError> {
-    let LsmOptions { wal_id, is_new, mut random, memtable_bytes, accept_data_loss, .. } = options;
+    let LsmOptions { wal_id, is_new, mut random, memtable_bytes, accept_data_loss, is_disk_full, .. } = options;
     let secrets = RapidSecrets::seed(random());
     let (flushed_sequence, replayed, recovered) = replay_wal(&disk, &tables, (wal_id, is_new), secrets)?;
     let memory = replayed.memtable().memory_bytes();
     let has_many_segments = recovered.segment_count() > REPLAYED_SEGMENTS_MAX;
-    let is_long = has_many_segments || memory > memtable_bytes.saturating_mul(4);
+    let is_long = !is_disk_full && (has_many_segments || memory > memtable_bytes.saturating_mul(4));
     let wal = wal::resume(disk, &recovered, random(), accept_data_loss).map_err(wal_error)?;
     let end = wal.last_sequence();
-    let (memtable, immutable) = if memory < memtable_bytes && !has_many_segments {
+    let memtable_bytes = if is_disk_full { memtable_bytes.saturating_add(memory) } else { memtable_bytes };
+    let (memtable, immutable) = if is_disk_full || memory < memtable_bytes && !has_many_segments {
         (replayed, None)
     } else {
         (MemtableWriter::new(end, secrets), Some(Arc::clone(replayed.memtable())))

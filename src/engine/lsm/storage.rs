@@ -8,6 +8,10 @@ use super::background::FlushThread;
 use super::background::{Poll, run_once};
 use super::batch::LsmBatch;
 use super::flush::flush_all;
+#[cfg(feature = "rocks")]
+use super::flush::unflushed;
+#[cfg(feature = "rocks")]
+use super::open::REPLAYED_SEGMENTS_MAX;
 use super::open::{LsmOptions, open, open_for_salvage, open_read_only};
 use super::shared::Shared;
 use super::snapshot::LsmSnapshot;
@@ -20,6 +24,10 @@ use crate::engine::{EngineError, EngineStats, WriteStallStats};
 use crate::sync::Mutex;
 #[cfg(feature = "crashtest")]
 use crate::wal::WalHandle;
+
+/// From this size on the log is flushed on a full disk, if there is space.
+#[cfg(feature = "rocks")]
+const LONG_LOG_BYTES: u64 = 64 << 10;
 
 /// The LSM storage: a log on the disk `D`, memtables, and the tables `T`.
 pub struct LsmStorage<D: Disk, T: Storage> {
@@ -78,6 +86,21 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
     #[cfg(test)]
     pub fn flush_all(&self) -> Result<(), EngineError> {
         flush_all(&self.shared)
+    }
+
+    /// Flushes everything written before this call if that shortens the log or frees what was
+    /// deleted, and if the flush takes at most `free` bytes of the disk. Returns whether there was
+    /// a flush.
+    #[cfg(feature = "rocks")]
+    pub fn flush_to_free_space(&self, free: u64) -> Result<bool, EngineError> {
+        let has_many_segments = self.shared.write_path()?.wal.segment_count() > REPLAYED_SEGMENTS_MAX;
+        let unflushed = unflushed(&self.shared);
+        let is_useful = has_many_segments || unflushed.deletions > 0 || unflushed.bytes > LONG_LOG_BYTES;
+        let fits = unflushed.bytes <= free;
+        if is_useful && fits {
+            flush_all(&self.shared)?;
+        }
+        Ok(is_useful && fits)
     }
 
     /// Flushes everything written before this call, then calls `copy` with the tables and their

@@ -12,6 +12,10 @@ const BLOOM_BITS_PER_KEY: f64 = 10.0;
 const OPENING_THREADS: i32 = 4;
 /// The threads that RocksDB has at a time: those, two for flushes and compactions, and two timers.
 const ROCKSDB_THREADS: i32 = OPENING_THREADS + 4;
+/// RocksDB's log of events begins a new file at this size; two are kept.
+const LOG_FILE_BYTES_MAX: usize = 1 << 20;
+/// RocksDB begins a new manifest at this size, or at a multiple of the size of a new one.
+const MANIFEST_BYTES_MAX: usize = 64 << 20;
 /// If the process may open this number of files, all tables are kept open.
 const ALL_TABLES_OPEN: u64 = 1 << 16;
 /// The option `estimated_entry_charge` of RocksDB's `HyperClockCache`. 0: unknown, so the hash
@@ -162,6 +166,8 @@ pub fn options(setup: RocksOptions, auto_compactions: bool) -> Result<Options, E
     options.set_max_file_opening_threads(OPENING_THREADS);
     options.set_bytes_per_sync(1 << 20);
     options.set_keep_log_file_num(2);
+    options.set_max_log_file_size(LOG_FILE_BYTES_MAX);
+    options.set_max_manifest_file_size(MANIFEST_BYTES_MAX);
     options.set_max_open_files(max_open_files(open_files_limit()));
     Ok(options)
 }

@@ -10,6 +10,7 @@ pub(in crate::store) mod outcome;
 mod read;
 pub(in crate::store) mod restart;
 pub(in crate::store) mod retry;
+mod space;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::store::read::key_range::KeyRange;
 use crate::store::read::keys::Keys;
 use crate::store::txn::buffer::TxnBuffer;
 use crate::store::txn::outcome::{Restarts, TxnEnd};
+use crate::store::txn::space::check_space;
 use crate::timestamp::Timestamp;
 use crate::value::Value;
 
@@ -174,6 +176,9 @@ impl Txn {
     /// - [`ErrorKind::KeyspaceNotFound`]: the keyspace was dropped.
     /// - [`ErrorKind::Conflict`]: the keyspace was being [restored](Store::restore) when the
     ///   transaction began.
+    /// - [`ErrorKind::Io`]: the disk was full when the store was opened. Then rows can be deleted,
+    ///   and keyspaces truncated and dropped, but nothing can be put until 3 MiB are free:
+    ///   [`EngineStats::space_left`](crate::EngineStats::space_left).
     /// - [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Closed`].
     ///
     /// A [large transaction](crate::store::Builder::large_transaction_bytes) locks rows in this
@@ -302,6 +307,7 @@ impl Txn {
     }
 
     pub(super) fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {
+        check_space(self.store.inner.engine.space_left(), &row, &mutation)?;
         let descriptor = (keyspace.id(), &keyspace.inner.descriptor);
         let (inner, limit) = (&self.store.inner, self.store.inner.options.max_transaction_bytes);
         let written = self.buffer.write(&*inner.engine, limit, descriptor, row, mutation);

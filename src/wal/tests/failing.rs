@@ -1,6 +1,11 @@
 //! Failing disk calls: a fixed script runs once for each of its disk calls, and that call fails.
 
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
+use crate::wal::segment;
 
 fn script(log: &mut WalWriter<SimDisk>) -> Result<(), WalError> {
     let handle = log.handle();
@@ -93,4 +98,66 @@ fn a_too_long_payload_is_refused_and_poisons_nothing() {
     frame.payload_buffer().resize(super::super::PAYLOAD_MAX_BYTES + super::super::FRAME_HEADER_BYTES + 1, 0);
     assert!(matches!(log.append(&mut frame), Err(WalError::PayloadTooLarge)));
     assert_eq!(append(&mut log, b"short").unwrap(), 1);
+}
+
+/// A disk that is full while the flag is set: a file is created, and then has no space.
+#[derive(Clone)]
+struct FullDisk {
+    disk: SimDisk,
+    is_full: Arc<AtomicBool>,
+}
+
+impl Disk for FullDisk {
+    type File = <SimDisk as Disk>::File;
+
+    fn create(&self, name: &str) -> io::Result<Self::File> {
+        let file = self.disk.create(name)?;
+        if self.is_full.load(Ordering::Relaxed) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(file) }
+    }
+
+    fn open(&self, name: &str) -> io::Result<Self::File> {
+        self.disk.open(name)
+    }
+
+    fn open_writable(&self, name: &str) -> io::Result<Self::File> {
+        self.disk.open_writable(name)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.disk.list()
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        self.disk.sync_directory()
+    }
+}
+
+#[test]
+fn a_segment_that_finds_no_space_ahead_of_its_use_is_no_failure() {
+    let disk = FullDisk { disk: SimDisk::new(), is_full: Arc::default() };
+    let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
+    let handle = log.handle();
+    disk.is_full.store(true, Ordering::Relaxed);
+    handle.preallocate_segment().unwrap();
+    assert!(!disk.list().unwrap().contains(&segment::segment_file_name(2)), "a part of a segment is left");
+    append(&mut log, &payload(1, 900)).unwrap();
+    handle.sync().unwrap();
+    handle.write_sync_record(true).unwrap();
+    disk.is_full.store(false, Ordering::Relaxed);
+    handle.preallocate_segment().unwrap();
+    log.rotate(2).unwrap();
+    append(&mut log, &payload(2, 900)).unwrap();
+    handle.sync().unwrap();
+    disk.is_full.store(true, Ordering::Relaxed);
+    assert!(log.rotate(3).is_err(), "the segment is needed now");
+    drop(log);
+    check(&disk.disk.fork(), 2);
 }

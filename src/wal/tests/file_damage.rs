@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::disk::DiskFile;
-use crate::wal::segment::{self, PREALLOCATION_BYTES};
+use crate::tunables::PREALLOCATION_STEP;
+use crate::wal::segment;
 use crate::wal::sync_record;
 
 /// How much the log's environment proves when its process ends.
@@ -101,7 +102,7 @@ fn each_damage(sample: &Sample, mut check: impl FnMut(Damage, &SimDisk)) {
     let content = |number| read(&sample.disk, &name(number));
     let (before, newest) = (content(NEWEST - 1), content(NEWEST));
     for length in 0..newest.len() {
-        let in_first = (length as u64) < PREALLOCATION_BYTES;
+        let in_first = length < PREALLOCATION_STEP;
         let damage = if in_first { Damage::CutInFirstStep } else { Damage::CutBeyond };
         damaged(damage, &|disk| disk.set_len(&name(NEWEST), length));
     }
@@ -113,7 +114,7 @@ fn each_damage(sample: &Sample, mut check: impl FnMut(Damage, &SimDisk)) {
         replace(disk, &name(NEWEST - 1), &newest);
     });
     damaged(Damage::BeforeCopied, &|disk| replace(disk, &name(NEWEST), &before));
-    damaged(Damage::SpareCopied, &|disk| replace(disk, &name(NEWEST), &vec![0; PREALLOCATION_BYTES as usize]));
+    damaged(Damage::SpareCopied, &|disk| replace(disk, &name(NEWEST), &vec![0; PREALLOCATION_STEP]));
     for copy in &sample.copies {
         damaged(Damage::OlderCopy, &|disk| replace(disk, &name(NEWEST), copy));
     }

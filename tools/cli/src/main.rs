@@ -226,8 +226,9 @@ const CHANGED_NOTE: &str = "; the store was changed";
 /// Contained in every error text that already has advice about a damaged store.
 const REPAIR_COMMAND: &str = "percolite repair ";
 
-/// The operating system's text for a full disk, which errors of RocksDB and of the library contain.
+/// The operating system's text for a full disk. The library's errors have an advice, too.
 const DISK_FULL_TEXT: &str = "No space left on device";
+const LIBRARY_DISK_FULL_ADVICE: &str = "free at least 3 MiB";
 const DISK_FULL_ADVICE: &str = "; the disk is full: free some space first";
 
 fn main() -> ExitCode {
@@ -285,7 +286,9 @@ fn main() -> ExitCode {
                 // The report is printed after the change is committed.
                 Code::Failed if err.is::<output::StdoutError>() && changes => CHANGED_NOTE.into(),
                 Code::Failed if err.is::<output::StdoutError>() => String::new(),
-                Code::Failed if message.contains(DISK_FULL_TEXT) => DISK_FULL_ADVICE.into(),
+                Code::Failed if message.contains(DISK_FULL_TEXT) && !message.contains(LIBRARY_DISK_FULL_ADVICE) => {
+                    DISK_FULL_ADVICE.into()
+                }
                 _ => String::new(),
             };
             eprintln!("error: {message}{advice}");

@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use indicatif::{HumanBytes, HumanCount};
-use percolite::{Stats, StoreStatus};
+use percolite::{SpaceLeft, Stats, StoreStatus};
 
 use crate::duration::human_duration;
 
@@ -55,6 +55,9 @@ fn clock(status: &StoreStatus) -> Option<String> {
 
 fn disk(status: &StoreStatus) -> Option<String> {
     let engine = status.engine.as_ref()?;
+    if engine.space_left != SpaceLeft::Enough {
+        return Some("the disk is full: only deletions are possible until 3 MiB are free".into());
+    }
     let (free, total) = engine.disk_free_bytes.zip(engine.disk_total_bytes)?;
     (free < total / LOW_DISK_PART && free < LOW_DISK_BYTES)
         .then(|| format!("the disk is nearly full: {} of {} free", HumanBytes(free), HumanBytes(total)))
@@ -108,5 +111,8 @@ mod tests {
         let engine = status.engine.as_mut().unwrap();
         engine.disk_free_bytes = Some(500 << 20);
         assert_eq!(of(&status, None), None);
+        status.engine.as_mut().unwrap().space_left = SpaceLeft::ForDeletions;
+        let full = "the disk is full: only deletions are possible until 3 MiB are free";
+        assert_eq!(of(&status, None).unwrap(), full);
     }
 }

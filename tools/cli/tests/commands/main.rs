@@ -7,6 +7,7 @@ mod advice;
 mod backup;
 mod common;
 mod errors;
+mod full_disk;
 mod help;
 mod history;
 mod inspect;
