@@ -66,6 +66,7 @@ pub mod self_kill;
 pub mod sim;
 pub mod terminal_table;
 mod think_time;
+pub mod untimed;
 pub mod value_encoding;
 #[cfg(feature = "rocks")]
 pub mod verify_store;

@@ -3,7 +3,7 @@
 //! [`EXIT_CODES`] lists the exit codes.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Write as _};
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -24,6 +24,7 @@ use percolite_crashtest::report::{self, ReportArgs};
 use percolite_crashtest::run_report::RunReport;
 use percolite_crashtest::runs::{self, QuickArgs, SoakArgs};
 use percolite_crashtest::sim::runner::{self, SimArgs};
+use percolite_crashtest::untimed;
 
 /// Printed after the help text.
 const EXIT_CODES: &str = "\
@@ -69,6 +70,9 @@ enum Command {
     Powercut(LayerArgs),
     /// Check a history for snapshot isolation.
     ///
+    /// It has timestamps (`HISTORY_FORMAT.md`), or none: list-append or registers, as Jepsen and Elle
+    /// record them, in JSON or EDN.
+    ///
     /// Exit code 0: consistent. 1: inconsistent, or no committed transaction to check. 2: not a
     /// history.
     Check(CheckArgs),
@@ -84,7 +88,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct CheckArgs {
-    /// The history: one JSON object a line, see `HISTORY_FORMAT.md`; `-` reads standard input.
+    /// The history; `-` reads standard input.
     history: PathBuf,
     /// Print the report as JSON.
     #[arg(long)]
@@ -254,6 +258,15 @@ fn save(report: &RunReport, json: Option<&Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Reads a history with timestamps, or one without, as its first line shows.
+fn read_history(mut input: impl BufRead) -> anyhow::Result<History> {
+    let mut start = Vec::new();
+    while start.iter().all(u8::is_ascii_whitespace) && input.read_until(b'\n', &mut start)? > 0 {}
+    let is_untimed = untimed::is_elle(&String::from_utf8_lossy(&start));
+    let input = io::Cursor::new(start).chain(input);
+    if is_untimed { Ok(untimed::read(input)?) } else { Ok(History::read(input)?) }
+}
+
 fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let name = args.history.display();
     let input: Box<dyn BufRead> = if args.history.as_os_str() == "-" {
@@ -262,7 +275,7 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         let file = File::open(&args.history).with_context(|| name.to_string())?;
         Box::new(BufReader::with_capacity(1 << 16, file))
     };
-    let history = History::read(input).with_context(|| name.to_string())?;
+    let history = read_history(input).with_context(|| name.to_string())?;
     let report = check(&history);
 
     let mut output = io::stdout().lock();
