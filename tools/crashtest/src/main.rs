@@ -70,8 +70,8 @@ enum Command {
     Powercut(LayerArgs),
     /// Check a history for snapshot isolation.
     ///
-    /// It has timestamps (`HISTORY_FORMAT.md`), or none: list-append or registers, as Jepsen and Elle
-    /// record them, in JSON or EDN.
+    /// It has timestamps (`HISTORY_FORMAT.md`), or none: list-append or registers, as Jepsen and
+    /// Elle record them, in JSON or EDN.
     ///
     /// Exit code 0: consistent. 1: inconsistent, or no committed transaction to check. 2: not a
     /// history.

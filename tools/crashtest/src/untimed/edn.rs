@@ -1,8 +1,8 @@
 //! EDN, as Jepsen writes `history.edn`, read as JSON values: keywords and symbols become strings,
 //! lists and sets arrays, the keys of maps text; a tag is dropped.
 //!
-//! The crates for EDN are deprecated (`edn-rs`) or bring big numbers, dates and floats (`edn-format`)
-//! for what is maps, vectors, keywords and integers here.
+//! The crates for EDN are deprecated (`edn-rs`) or bring big numbers, dates and floats
+//! (`edn-format`) for what is maps, vectors, keywords and integers here.
 
 use serde_json::{Map, Value};
 

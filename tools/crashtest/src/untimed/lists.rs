@@ -3,12 +3,12 @@
 //! The longest list that a committed transaction read of a row is the order of its versions. An
 //! append becomes a write of the whole list up to its element, with a read of the list before it:
 //! by "first committer wins" the version before it is what its snapshot shows. So an element that
-//! an aborted transaction appended, or nobody, is found even if only longer lists were read.
+//! an aborted transaction appended, or none at all, is found even if only longer lists were read.
 //!
 //! An append that no list shows has no place in the order. Certain is that it came after all that
 //! was read, and that no reader of the longest list saw it. It becomes a row of its own, which
 //! these readers found missing; one that appends, too, was over before. The order of several such
-//! appends of transactions that did not read the list is left out: it was read by nobody.
+//! appends of transactions that did not read the list is left out: no read shows it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,7 +33,7 @@ fn text(elements: &[String]) -> Option<String> {
     (!elements.is_empty()).then(|| format!("[{}]", elements.join(",")))
 }
 
-/// The row of an append that nobody read.
+/// The row of an append that no list shows.
 fn row_of(key: &str, element: &str) -> String {
     format!("{key} append {element}")
 }
@@ -150,7 +150,7 @@ fn appends(txn: &Converted, key: &str) -> bool {
 /// The constraints of the values: see the [parent](super).
 fn constrain(lists: &Lists, txns: &[Converted]) -> Constraints {
     let mut constraints = Constraints::new(txns);
-    // The writers of each version, in order, and of the appends that nobody read.
+    // The writers of each version, in order, and of the appends that no list shows.
     let mut writers: HashMap<&str, Vec<Option<usize>>> =
         lists.longest.iter().map(|(key, elements)| (&**key, vec![None; elements.len()])).collect();
     let mut unread_writers: HashMap<&str, Vec<usize>> = HashMap::new();

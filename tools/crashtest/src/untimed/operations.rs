@@ -1,6 +1,6 @@
 //! The operations of a history: invocations and completions, paired by process.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use serde_json::Value;
 
@@ -17,10 +17,13 @@ pub enum Workload {
     Registers,
 }
 
+/// The value of a write that deletes a register.
+pub const MISSING: &str = "null";
+
 /// A step of a transaction. Keys and values are JSON texts, so `1` and `"1"` differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// An append, or a write of a register.
+    /// An append, or a write of a register; of [`MISSING`], a deletion.
     Write(String, String),
     /// A read: the elements of a list, or at most one value of a register.
     Read(String, Vec<String>),
@@ -150,10 +153,8 @@ fn pair(operations: Vec<Operation>) -> Result<Operations, Error> {
             |outcome, ended| Recorded { id, process: number, began: position, ended, outcome, steps: Vec::new() };
         match kind {
             Kind::Invoke => {
-                if open.insert(process, txns.len()).is_some() {
-                    let problem = format!("process {process} began a second transaction within its first");
-                    return Err(Error::Malformed { operation: position, problem });
-                }
+                // Without an answer to its last transaction, the outcome of that one stays unknown.
+                open.insert(process, txns.len());
                 txns.push((recorded(Outcome::Unknown, None), value));
             }
             Kind::Answer(outcome) => match open.remove(&process) {
@@ -180,8 +181,9 @@ fn pair(operations: Vec<Operation>) -> Result<Operations, Error> {
         }
         parsed.push(txn);
     }
-    check_unique(&parsed)?;
-    Ok(Operations { workload: workload.unwrap_or(Workload::Registers), txns: parsed })
+    let workload = workload.unwrap_or(Workload::Registers);
+    check_unique(workload, &parsed)?;
+    Ok(Operations { workload, txns: parsed })
 }
 
 fn parse_step(step: &Value, workload: &mut Option<Workload>) -> Result<Step, String> {
@@ -214,14 +216,18 @@ fn parse_step(step: &Value, workload: &mut Option<Workload>) -> Result<Step, Str
     }
 }
 
-/// Without unique values nothing can be inferred.
-fn check_unique(txns: &[Recorded]) -> Result<(), Error> {
-    let mut seen = HashSet::new();
-    for txn in txns {
+/// Without unique values nothing can be inferred. A transaction may write a value to a register
+/// again, and deletions are all alike.
+fn check_unique(workload: Workload, txns: &[Recorded]) -> Result<(), Error> {
+    let mut writers = HashMap::new();
+    for (number, txn) in txns.iter().enumerate() {
         for step in &txn.steps {
-            if let Step::Write(key, value) = step
-                && !seen.insert((key, value))
-            {
+            let Step::Write(key, value) = step else { continue };
+            if workload == Workload::Registers && value == MISSING {
+                continue;
+            }
+            let earlier = writers.insert((key, value), number);
+            if earlier.is_some_and(|writer| workload == Workload::Lists || writer != number) {
                 let problem = format!("the value {value} is written to {key} twice");
                 return Err(Error::Malformed { operation: txn.began, problem });
             }

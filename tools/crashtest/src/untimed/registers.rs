@@ -9,16 +9,20 @@
 //! - W before U: the same with both names exchanged.
 //!
 //! The order in which the writers were answered is mostly right, and tried first. Otherwise: a pair
-//! of which one way contradicts what is certain is certain itself; when nothing more follows, a pair
-//! is tried, one way and then the other. So the search is complete; it gives up after a number of
-//! trials.
+//! of which one way contradicts what is certain is certain itself; when nothing more follows, a
+//! pair is tried, one way and then the other. So the search is complete; it gives up after a number
+//! of trials.
+//!
+//! Deletions are writes, too, but all look the same: who finds no row does not show which deletion
+//! it saw. Such a read is left out if a transaction may have deleted the register, unless the
+//! reader itself has read or written the register before.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::history::{Line, Op, Outcome};
 
 use super::constraints::{Constraints, commit, snapshot};
-use super::operations::{Operations, Recorded, Step};
+use super::operations::{MISSING, Operations, Recorded, Step};
 use super::{Converted, Error, with_timestamps};
 
 /// The number of trials before the search gives up.
@@ -28,7 +32,7 @@ const TRIALS_MAX: usize = 300;
 #[derive(Default)]
 struct Register {
     writers: Vec<usize>,
-    reads: Vec<(usize, Option<usize>)>,
+    readers: HashMap<Option<usize>, Vec<usize>>,
 }
 
 /// Two writers of a register whose order is not known, first the one that was answered first.
@@ -48,12 +52,14 @@ pub fn infer(operations: Operations) -> Result<Vec<Line>, Error> {
     let mut certain = Constraints::new(&txns);
     let mut pairs = Vec::new();
     for register in registers.values() {
-        for (reader, source) in &register.reads {
-            if let Some(source) = source {
-                certain.add(commit(*source), snapshot(*reader));
-            } else {
-                let others = register.writers.iter().filter(|writer| *writer != reader);
-                others.for_each(|writer| certain.add(snapshot(*reader), commit(*writer)));
+        for (source, readers) in &register.readers {
+            for reader in readers {
+                if let Some(source) = source {
+                    certain.add(commit(*source), snapshot(*reader));
+                } else {
+                    let others = register.writers.iter().filter(|writer| *writer != reader);
+                    others.for_each(|writer| certain.add(snapshot(*reader), commit(*writer)));
+                }
             }
         }
         for (at, first) in register.writers.iter().enumerate() {
@@ -98,46 +104,77 @@ fn convert(recorded: Vec<Recorded>) -> Vec<Converted> {
             is_committed[*writer] |= recorded[*writer].outcome == Outcome::Unknown;
         }
     }
-    let op = |step: &Step| match step {
-        Step::Write(key, value) => Op::Write(key.clone(), Some(value.clone())),
-        Step::Read(key, value) => Op::Read(key.clone(), value.first().cloned()),
-    };
+    let deleted = deleted(&recorded);
     let txns = recorded.into_iter().zip(is_committed);
-    txns.map(|(recorded, is_committed)| Converted {
-        ops: recorded.steps.iter().map(op).collect(),
-        recorded,
-        is_committed,
-    })
-    .collect()
+    txns.map(|(recorded, is_committed)| Converted { ops: convert_steps(&recorded, &deleted), recorded, is_committed })
+        .collect()
 }
 
-/// The registers. Reads of own writes, of values that nobody committed, and of values that were
-/// overwritten by their writer say nothing; the checker judges them.
+/// The registers that a transaction may have deleted.
+fn deleted(txns: &[Recorded]) -> HashSet<String> {
+    let may_have_committed = txns.iter().filter(|txn| txn.outcome != Outcome::Aborted);
+    let keys = may_have_committed.flat_map(|txn| &txn.steps).filter_map(|step| match step {
+        Step::Write(key, value) if value == MISSING => Some(key.clone()),
+        _ => None,
+    });
+    keys.collect()
+}
+
+fn convert_steps(txn: &Recorded, deleted: &HashSet<String>) -> Vec<Op> {
+    let mut ops = Vec::new();
+    let mut known = HashSet::new();
+    for step in &txn.steps {
+        match step {
+            Step::Read(key, value) if value.is_empty() && deleted.contains(key) && !known.contains(key) => {}
+            Step::Read(key, value) => {
+                known.insert(key);
+                ops.push(Op::Read(key.clone(), value.first().cloned()));
+            }
+            Step::Write(key, value) => {
+                known.insert(key);
+                ops.push(Op::Write(key.clone(), Some(value.clone()).filter(|value| value != MISSING)));
+            }
+        }
+    }
+    ops
+}
+
+/// The registers. Reads of own writes, of values without a committed writer, and of values that
+/// their writer overwrote say nothing; the checker judges them.
 fn registers(txns: &[Converted]) -> HashMap<&str, Register> {
     let mut registers: HashMap<&str, Register> = HashMap::new();
-    let mut final_writes = HashMap::new();
+    let mut writers = HashMap::new();
+    let mut last_values = HashMap::new();
     for (number, txn) in txns.iter().enumerate().filter(|(_, txn)| txn.is_committed) {
         for op in &txn.ops {
-            let Op::Write(key, Some(value)) = op else { continue };
+            let Op::Write(key, value) = op else { continue };
             let register = registers.entry(key).or_default();
-            if register.writers.last() == Some(&number) {
-                final_writes.retain(|(other, _), writer| *other != &**key || *writer != number);
-            } else {
+            if register.writers.last() != Some(&number) {
                 register.writers.push(number);
             }
-            final_writes.insert((&**key, &**value), number);
+            writers.insert((key, value), number);
+            last_values.insert((key, number), value);
         }
     }
     for (number, txn) in txns.iter().enumerate() {
+        let mut written = HashSet::new();
         for op in &txn.ops {
-            let Op::Read(key, value) = op else { continue };
+            let (key, value) = match op {
+                Op::Read(key, value) if !written.contains(key) => (key, value),
+                Op::Write(key, _) => {
+                    written.insert(key);
+                    continue;
+                }
+                _ => continue,
+            };
             let Some(register) = registers.get_mut(&**key) else { continue };
-            match value {
-                None => register.reads.push((number, None)),
-                Some(value) => match final_writes.get(&(&**key, &**value)) {
-                    Some(writer) if *writer != number => register.reads.push((number, Some(*writer))),
-                    _ => {}
-                },
+            if value.is_none() {
+                register.readers.entry(None).or_default().push(number);
+            } else if let Some(writer) = writers.get(&(key, value))
+                && *writer != number
+                && last_values.get(&(key, *writer)) == Some(&value)
+            {
+                register.readers.entry(Some(*writer)).or_default().push(number);
             }
         }
     }
@@ -159,8 +196,8 @@ impl Pair<'_> {
 
     fn readers_of_first(self) -> impl Iterator<Item = usize> {
         let [first, second] = self.writers;
-        let reads = self.register.reads.iter().filter(move |(reader, from)| *from == Some(first) && *reader != second);
-        reads.map(|(reader, _)| *reader)
+        let readers = self.register.readers.get(&Some(first)).into_iter().flatten();
+        readers.copied().filter(move |reader| *reader != second)
     }
 
     /// Adds what follows from this order.
