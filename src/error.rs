@@ -69,7 +69,10 @@ pub enum ErrorKind {
     InvalidArgument(String),
     /// The keyspace does not exist, or was dropped.
     KeyspaceNotFound(String),
-    /// The stored data is damaged. Restore a backup.
+    /// The stored data is damaged. The call committed nothing. If a read met the damage, the store
+    /// stays usable. If background work met it, for example a compaction, the store has failed: the
+    /// text says so, all later calls return this error, and buffered commits may be lost. Restore a
+    /// backup, or [repair](crate::Builder::repair) the store.
     Corruption(String),
     /// The directory is not a store, the input of a restore is not a dump, or either has a format
     /// that is unknown to this program. Nothing was changed.

@@ -3,7 +3,7 @@
 use crate::option_ranges::OptionOutOfRange;
 
 /// Why a call of an engine failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
     /// A change may or may not have been applied; or a read or a sync has failed in a way that no
@@ -20,7 +20,7 @@ pub enum EngineError {
         /// The greatest allowed value.
         limit: usize,
     },
-    /// The stored data is damaged.
+    /// The stored data is damaged. Nothing was applied.
     #[error("{0}")]
     Corruption(String),
     /// The directory is not a store, or is a store of another format; nothing was changed.
@@ -39,4 +39,14 @@ pub enum EngineError {
     /// An option is out of its bounds; nothing was changed.
     #[error(transparent)]
     InvalidOption(#[from] OptionOutOfRange),
+}
+
+impl EngineError {
+    /// The error of a request of which a part was applied already.
+    pub(crate) fn after_write(self) -> Self {
+        match self {
+            Self::Corruption(text) => Self::Undetermined(text),
+            error => error,
+        }
+    }
 }

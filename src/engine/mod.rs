@@ -9,8 +9,8 @@
 //! Preconditions are values of a closed set ([`Precondition`](crate::row::Precondition)), not
 //! callbacks. So an engine can check them where the rows are, in one round trip. If one fails,
 //! nothing is changed, and the row is returned as it was found. After any error but
-//! [`EngineError::Limit`] and [`EngineError::Unsupported`] the change may or may not have been
-//! applied, and only reading the rows shows which.
+//! [`EngineError::Limit`], [`EngineError::Unsupported`] and [`EngineError::Corruption`] the change
+//! may or may not have been applied, and only reading the rows shows which.
 //!
 //! | engine | what |
 //! |---|---|

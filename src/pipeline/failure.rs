@@ -13,59 +13,93 @@ use crate::lock_manager::LockManager;
 
 /// Records why the pipeline has failed or was closed.
 pub struct Failure {
-    reason: OnceLock<String>,
+    ended: OnceLock<Ended>,
     named_locks: Arc<LockManager>,
     /// Number of syncs that have ended. A failure or a close raises it to `u64::MAX`, so that all
     /// waits for a sync end.
     syncs: Arc<dyn Watermark>,
 }
 
+struct Ended {
+    reason: String,
+    /// Whether stored data is damaged.
+    is_damage: bool,
+}
+
+impl Ended {
+    fn by(error: &Error) -> Self {
+        match error.kind() {
+            ErrorKind::Corruption(text) => Self {
+                reason: format!("the store has failed, and must be repaired or restored from a backup: {text}"),
+                is_damage: true,
+            },
+            _ => Self { reason: format!("the store has failed and must be reopened: {error}"), is_damage: false },
+        }
+    }
+
+    /// The error of a call that has committed nothing.
+    fn error(&self) -> Error {
+        if self.is_damage { ErrorKind::Corruption(self.reason.clone()).into() } else { Error::closed(&self.reason) }
+    }
+}
+
 impl Failure {
     pub fn new(named_locks: Arc<LockManager>, syncs: Arc<dyn Watermark>) -> Self {
-        Self { reason: OnceLock::new(), named_locks, syncs }
+        Self { ended: OnceLock::new(), named_locks, syncs }
     }
 
     /// Why the pipeline is closed or has failed; `None` while it is open.
     pub fn reason(&self) -> Option<&str> {
-        self.reason.get().map(String::as_str)
+        self.ended.get().map(|ended| ended.reason.as_str())
+    }
+
+    /// The error of a call that has committed nothing; `None` while the pipeline is open.
+    pub fn error(&self) -> Option<Error> {
+        self.ended.get().map(Ended::error)
     }
 
     pub fn check_open(&self) -> Result<()> {
-        self.reason().map_or(Ok(()), |reason| Err(Error::closed(reason)))
+        self.error().map_or(Ok(()), Err)
     }
 
     /// Why a pipeline that is not open any more was closed or has failed.
     pub fn ended_by(&self) -> &str {
-        let Some(reason) = self.reason() else { unreachable!("invariant: a pipeline that has ended has a reason") };
-        reason
+        &self.ended().reason
     }
 
     /// Fails the pipeline permanently; the first reason is kept. Returns the error for a call that
     /// has committed nothing.
     pub fn poison(&self, error: Error) -> Error {
-        Error::closed(self.record(&error))
+        self.record(&error).error()
     }
 
     /// [`Failure::poison`] for a call that may have committed something, or whose commit may not be
     /// durable.
     pub fn poison_undetermined(&self, error: Error) -> Error {
-        undetermined(self.record(&error))
+        undetermined(&self.record(&error).reason)
     }
 
     /// Closes the pipeline; returns whether it was open.
     pub fn close(&self) -> bool {
-        let closed_well = self.reason.set(CLOSED_BY_USER.into()).is_ok();
+        let closed = Ended { reason: CLOSED_BY_USER.into(), is_damage: false };
+        let closed_well = self.ended.set(closed).is_ok();
         self.syncs.advance_to(u64::MAX);
         closed_well
     }
 
-    fn record(&self, error: &Error) -> &str {
-        if self.reason.set(format!("the store has failed and must be reopened: {error}")).is_ok() {
+    fn record(&self, error: &Error) -> &Ended {
+        let ended = Ended::by(error);
+        if self.ended.set(ended).is_ok() {
             event!(ERROR, error = %error, "store failed");
-            self.named_locks.close(self.ended_by());
+            self.named_locks.close(&self.ended().reason);
         }
         self.syncs.advance_to(u64::MAX);
-        self.ended_by()
+        self.ended()
+    }
+
+    fn ended(&self) -> &Ended {
+        let Some(ended) = self.ended.get() else { unreachable!("invariant: a pipeline that has ended has a reason") };
+        ended
     }
 }
 

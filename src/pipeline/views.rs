@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::fates::TxnFates;
 use super::snapshot_list::SnapshotList;
-use crate::engine::Engine;
+use crate::engine::{Engine, EngineError};
 use crate::env::Env;
 use crate::error::Result;
 use crate::read_view::ReadView;
@@ -57,7 +57,8 @@ impl Views {
         if newest.is_none() && must_check_locks == checked_locks {
             return Ok(false);
         }
-        let snapshot = self.engine.snapshot()?;
+        // The commits that the view shows are applied already.
+        let snapshot = self.engine.snapshot().map_err(EngineError::after_write)?;
         let next = ReadView::new(newest.map_or(read_ts, |ts| ts.max(read_ts)), snapshot, must_check_locks);
         self.snapshots.lock().add(&next, now);
         let replaced = std::mem::replace(&mut *self.visible.lock(), next);

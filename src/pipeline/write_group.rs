@@ -72,14 +72,16 @@ impl WriteGroup {
         }
     }
 
-    /// Fails the pipeline, and replies to the group: its commits may or may not be in the log.
+    /// Fails the pipeline, and replies to the group. Its commits may or may not be in the log, but
+    /// for damage: then the engine has applied nothing.
     pub fn fail(&mut self, failure: &Failure, error: Error) {
+        let is_applied = !matches!(error.kind(), ErrorKind::Corruption(_));
         let closed = failure.poison(error);
         let reason = failure.ended_by();
         self.batches.clear();
         for member in self.members.drain(..) {
             member.reply.send_error(match member.kind {
-                kind if kind.commits() => undetermined(reason),
+                kind if kind.commits() && is_applied => undetermined(reason),
                 _ => closed.kind().clone().into(),
             });
         }

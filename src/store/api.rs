@@ -128,6 +128,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined), with the cause, if the sync
     /// fails or the store had failed earlier: buffered commits may be lost.
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) if it had failed because of damage.
     pub fn close(self) -> Result<()> {
         self.inner.close()
     }

@@ -32,6 +32,7 @@
 //! | any bytes as a record, a key | an error or a record, never a panic | `decoding_a_record_never_panics`, `decoding_a_damaged_record_never_panics`, `decoding_a_key_never_panics` |
 //! | any text as an argument, a statement | an error or a parsed value, never a panic | `decoding_an_argument_never_panics`, `parsing_never_panics` |
 //! | a damaged dump | it is refused as a whole | `a_truncated_or_damaged_dump_restores_nothing` |
+//! | a damaged table, met by a compaction | `Corruption`, from every later call too | `a_damaged_table_met_by_a_compaction_is_corruption` |
 //! | a damaged directory | an error, the state after some commit, or damage that `verify` reports | `a_damaged_directory_never_passes_as_intact` |
 //!
 //! Bytes, texts and damage to directories are random. A run tries a small number of cases;
@@ -43,6 +44,8 @@
 mod calls;
 mod closures;
 mod corrupt;
+#[cfg(feature = "rocks")]
+mod damaged_tables;
 #[cfg(feature = "rocks")]
 mod directories;
 mod snapshots;

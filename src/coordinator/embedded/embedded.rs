@@ -284,8 +284,9 @@ impl Coordinator for EmbeddedCoordinator {
         }
         // After a failure, buffered commits may not be durable, and a sync that succeeds now would
         // not prove that they are.
-        let synced = match self.pipeline.failure().reason() {
-            Some(reason) => Err(ErrorKind::Undetermined(reason.into()).into()),
+        let synced = match self.pipeline.failure().error() {
+            Some(damage) if matches!(damage.kind(), ErrorKind::Corruption(_)) => Err(damage),
+            Some(failure) => Err(ErrorKind::Undetermined(failure.to_string()).into()),
             None => self.sync(None),
         };
         self.pipeline.close();

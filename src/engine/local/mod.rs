@@ -90,6 +90,45 @@ impl<S: Storage> LocalEngine<S> {
         }
     }
 
+    fn apply_batches(&self, batches: &[RowBatch], is_written: &mut bool) -> Result<Vec<ApplyResult>, EngineError> {
+        batches.iter().try_for_each(|batch| self.check_limits(batch))?;
+        let _write_lock = self.storage.write_lock().lock();
+        let reads = batches.iter().any(RowBatch::is_conditional);
+        let mut results = Vec::with_capacity(batches.len());
+        let mut cells = CellBatchBuilder { batch: self.storage.new_batch(encode::estimate_batch_bytes(batches)) };
+        let mut dirty_rows: HashSet<&RowKey> = HashSet::new();
+        for batch in batches {
+            if batch.is_conditional() {
+                let changes = batch.changes();
+                if changes.iter().any(|change| dirty_rows.contains(&change.row)) {
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
+                    *is_written = true;
+                    dirty_rows.clear();
+                }
+                if let Some(failed) = self.check_preconditions(&changes)? {
+                    results.push(failed);
+                    continue;
+                }
+            }
+            let changes = match batch {
+                RowBatch::Changes(changes) => changes.as_slice(),
+                RowBatch::OnePhaseWrites(versions) => {
+                    cells.add_one_phase(versions);
+                    &[]
+                }
+            };
+            for change in changes {
+                cells.add_change(change);
+            }
+            if reads {
+                dirty_rows.extend(batch.row_keys());
+            }
+            results.push(ApplyResult::Applied);
+        }
+        self.storage.write(cells.batch)?;
+        Ok(results)
+    }
+
     fn check_preconditions(&self, changes: &[RowChange]) -> Result<Option<ApplyResult>, EngineError> {
         for (index, change) in changes.iter().enumerate().filter(|(_, change)| !change.preconditions.is_empty()) {
             let row = read_for_preconditions(&self.storage, change)?;
@@ -120,41 +159,9 @@ impl<S: Storage> Engine for LocalEngine<S> {
     }
 
     fn apply(&self, batches: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
-        batches.iter().try_for_each(|batch| self.check_limits(batch))?;
-        let _write_lock = self.storage.write_lock().lock();
-        let reads = batches.iter().any(RowBatch::is_conditional);
-        let mut results = Vec::with_capacity(batches.len());
-        let mut cells = CellBatchBuilder { batch: self.storage.new_batch(encode::estimate_batch_bytes(batches)) };
-        let mut dirty_rows: HashSet<&RowKey> = HashSet::new();
-        for batch in batches {
-            if batch.is_conditional() {
-                let changes = batch.changes();
-                if changes.iter().any(|change| dirty_rows.contains(&change.row)) {
-                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
-                    dirty_rows.clear();
-                }
-                if let Some(failed) = self.check_preconditions(&changes)? {
-                    results.push(failed);
-                    continue;
-                }
-            }
-            let changes = match batch {
-                RowBatch::Changes(changes) => changes.as_slice(),
-                RowBatch::OnePhaseWrites(versions) => {
-                    cells.add_one_phase(versions);
-                    &[]
-                }
-            };
-            for change in changes {
-                cells.add_change(change);
-            }
-            if reads {
-                dirty_rows.extend(batch.row_keys());
-            }
-            results.push(ApplyResult::Applied);
-        }
-        self.storage.write(cells.batch)?;
-        Ok(results)
+        let mut is_written = false;
+        self.apply_batches(batches, &mut is_written)
+            .map_err(|error| if is_written { error.after_write() } else { error })
     }
 
     fn sync(&self) -> Result<(), EngineError> {

@@ -39,7 +39,7 @@ pub struct Shared<D: Disk, T: Storage> {
     pub write_path: Option<WritePath<D>>,
     pub state: Mutex<CurrentState<T::Snapshot>>,
     pub writing: Mutex<()>,
-    pub failure: OnceLock<String>,
+    pub failure: OnceLock<EngineError>,
     /// Always empty. If a flush has given a snapshot the RocksDB snapshot of a stripe, the snapshot
     /// reads nothing else. Its read state then has this memtable as the active one.
     pub empty_memtable: Arc<Memtable>,
@@ -100,12 +100,16 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         if let Some(reason) = self.process.refusal() {
             return Err(EngineError::Io(reason));
         }
-        self.failure.get().map_or(Ok(()), |error| Err(EngineError::Undetermined(error.clone())))
+        self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Keeps the first failure, which is permanent.
     pub fn record_failure(&self, error: EngineError) -> EngineError {
-        let _ = self.failure.set(error.to_string());
+        let kept = match &error {
+            EngineError::Undetermined(_) | EngineError::Corruption(_) => error.clone(),
+            _ => EngineError::Undetermined(error.to_string()),
+        };
+        let _ = self.failure.set(kept);
         error
     }
 

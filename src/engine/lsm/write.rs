@@ -38,5 +38,7 @@ pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) ->
         .add(batch.frame.payload().into(), sequence, open_sequences)
         .map_err(|_| shared.record_failure(EngineError::Undetermined("a batch is malformed".into())))?;
     shared.state.lock().visible_sequence = sequence;
-    switch_memtable_if_full(shared, path, &mut writer)
+    // The batch is written, whatever happens now. A failure is recorded, and all later calls return
+    // it.
+    Ok(switch_memtable_if_full(shared, path, &mut writer).unwrap_or(false))
 }

@@ -44,6 +44,7 @@ impl RocksStorage {
             if is_requested && self.is_flushed()? {
                 break;
             }
+            self.check_stopped()?;
             let progress = self.background_progress()?;
             if progress.errors > errors_before {
                 // With `wait`, RocksDB returns the error if it was the flush that failed.
@@ -99,6 +100,7 @@ impl RocksStorage {
         }
         let mut retry = WriteRetry::new(self.background_progress()?);
         loop {
+            self.check_stopped()?;
             self.resume_compactions();
             if self.compactions_paused() || !self.has_room_for_compaction()? || !self.compactions_lag()? {
                 return Ok(());

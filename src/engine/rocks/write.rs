@@ -41,6 +41,16 @@ impl RocksStorage {
         }
     }
 
+    /// Returns the error that has stopped RocksDB, if there is one: after it has met a damaged table,
+    /// for example, it does no background work and accepts no write, but no other call says why. So
+    /// this writes an empty batch.
+    pub(super) fn check_stopped(&self) -> Result<(), EngineError> {
+        match self.database.borrow_owner().db.write_opt(WriteBatch::default(), &self.write_options) {
+            Err(error) if error.kind() != rocksdb::ErrorKind::Incomplete => Err(engine_error(error)),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn background_progress(&self) -> Result<BackgroundProgress, EngineError> {
         let or_zero = |number: Result<Option<u64>, _>| number.map(Option::unwrap_or_default).map_err(engine_error);
         self.database.with_dependent(|LockedDb { db, .. }, columns| {
