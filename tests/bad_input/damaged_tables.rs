@@ -8,6 +8,8 @@ use std::path::Path;
 
 use percolite::{Builder, Durability, Error, ErrorKind, Store};
 
+use crate::store_directories::{change, copy_directory, files};
+
 /// More bytes than fit in the memtables, so that tables are written and compacted.
 const ROWS: u32 = 40_000;
 
@@ -62,4 +64,33 @@ fn a_damaged_table_met_by_a_compaction_is_corruption() {
         let text = error.to_string();
         assert!(text.contains("restored from a backup") && text.contains(".sst"), "{text}");
     }
+}
+
+/// A writable opening may repair what a power cut can have left, and a read-only one may not.
+#[test]
+fn a_flipped_bit_in_a_manifest_has_one_kind_in_both_ways_of_opening() {
+    let whole = tempfile::tempdir().unwrap();
+    let store = small().open(whole.path()).unwrap();
+    assert!(fill(&store, 100).1.is_none());
+    store.checkpoint(whole.path().join("copy")).unwrap();
+    fs::remove_dir_all(whole.path().join("copy")).unwrap();
+    store.close().unwrap();
+    let manifest = files(whole.path(), "MANIFEST-").pop().unwrap();
+    let length = fs::read(&manifest).unwrap().len();
+    let name = manifest.file_name().unwrap();
+    let mut refusals = 0;
+    // A prime step meets headers, checksums and contents of the records.
+    for (nth, at) in (0..length).step_by(37).enumerate() {
+        let directory = tempfile::tempdir().unwrap();
+        copy_directory(whole.path(), directory.path());
+        change(&directory.path().join("tables").join(name), |bytes| bytes[at] ^= 1 << (nth % 8));
+        let read_only = small().read_only(true).open(directory.path()).map(drop);
+        let writable = small().open(directory.path()).map(drop);
+        for error in [&read_only, &writable].into_iter().filter_map(|opened| opened.as_ref().err()) {
+            assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "byte {at} of {length}: {error}");
+            refusals += 1;
+        }
+        assert!(read_only.is_err() || writable.is_ok(), "byte {at} of {length}: {:?}", writable.err());
+    }
+    assert!(refusals > 20, "{refusals} openings of {length} damaged bytes were refused");
 }
