@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use super::EngineError;
 use super::lsm::{LsmOptions, LsmStorage};
 use super::sim::SimStorage;
-use crate::disk::{CallKind, SimDisk};
+use crate::disk::{CallKind, Disk as _, SimDisk};
 use crate::split_mix64::SplitMix64;
 use crate::wal::WalHandle;
 
@@ -160,6 +160,11 @@ impl SimMachine {
     /// Whether a call has failed since the last crash or kill.
     pub fn has_failed(&self) -> bool {
         self.disk.has_failed() || self.tables.has_failed()
+    }
+
+    /// The names of the log's files.
+    pub fn log_files(&self) -> Result<Vec<String>, EngineError> {
+        self.disk.handle().list().map_err(|error| EngineError::Io(error.to_string()))
     }
 
     /// The number of log frames that crashes have lost, counted at each opening.

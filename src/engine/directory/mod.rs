@@ -262,6 +262,7 @@ impl Storage for DirectoryStorage {
         let copied = self.lsm.with_flushed_tables(|tables, flushed_sequence| {
             let wal_dir = target.path().join(WAL_DIR);
             std::fs::create_dir(&wal_dir).map_err(|error| cannot("create", &wal_dir, &error))?;
+            crash_point!(CheckpointFlushed);
             tables.checkpoint(&target.path().join(TABLES_DIR), failed)?;
             let wal_id = random();
             let wal = OsDisk::new(open_part(target, WAL_DIR)?);

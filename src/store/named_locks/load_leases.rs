@@ -20,8 +20,9 @@ pub(in crate::store) fn load_leases(store: &Store) -> Result<()> {
     let rows = LeaseRows::new(store);
     if store.inner.engine.is_fresh_checkpoint() {
         // This store is a copy. The leases in its rows belong to the original store, and do not
-        // apply to the copy.
+        // apply to the copy. They go before the flag does, which no later opening would miss.
         rows.clear()?;
+        crash_point!(CheckpointLeasesCleared);
         return Ok(store.inner.engine.clear_checkpoint_flag()?);
     }
     locks.restore_leases(rows, &store.inner.lock_authority()?.visible_view());

@@ -27,8 +27,9 @@ fn main() {
 
 fn generate(root: &Path, out: &Path) -> Result<()> {
     let patches = read_patches(&root.join("tools/crashtest/mutants"))?;
-    let listed = patches.iter().map(|patch| format!("({:?}, {:?}),\n", patch.name, patch.description));
-    let list = format!("const MUTANTS: &[(&str, &str)] = &[\n{}];\n", listed.collect::<String>());
+    let listed =
+        patches.iter().map(|patch| format!("({:?}, {:?}, {:?}),\n", patch.name, patch.description, patch.layer));
+    let list = format!("const MUTANTS: &[(&str, &str, Option<&str>)] = &[\n{}];\n", listed.collect::<String>());
     fs::write(out.join("mutants.rs"), list).map_err(io_error)?;
 
     let switches: Vec<String> =

@@ -37,6 +37,11 @@ pub mod mutants {
         pub fn description(self) -> &'static str {
             MUTANTS[self.0].1
         }
+
+        /// The layer of the harness that is tried first, if the patch names one.
+        pub fn layer(self) -> Option<&'static str> {
+            MUTANTS[self.0].2
+        }
     }
 
     /// Switches one mutant on for the whole process, or all of them off.

@@ -1,6 +1,7 @@
 //! Patches of mutants, and how they are applied to the library's sources.
 //!
-//! A patch is a line that says what the mutant does wrong, and then a diff as of `git diff`. Line
+//! A patch is a line that says what the mutant does wrong, perhaps a line `found by: LAYER` with the
+//! layer that is tried first, and then a diff as of `git diff`. Line
 //! numbers are ignored: the lines of a hunk that begin with a space or `-` must be in the file
 //! exactly once. Whitespace, lines of comments, and commas before a closing bracket do not count.
 //! So a patch survives formatting and changes elsewhere in the file. Every patch is for the library
@@ -15,6 +16,8 @@ pub const SWITCH: &str = "mutated!()";
 pub struct Patch {
     pub name: String,
     pub description: String,
+    /// The layer of the harness that is known to find the mutant; the others come after it.
+    pub layer: Option<String>,
     pub hunks: Vec<Hunk>,
 }
 
@@ -38,11 +41,13 @@ struct Edit {
 pub fn parse(name: &str, text: &str) -> Result<Patch, String> {
     let mut lines = text.lines();
     let description = lines.next().unwrap_or_default().trim().to_owned();
-    let mut patch = Patch { name: name.to_owned(), description, hunks: Vec::new() };
+    let mut patch = Patch { name: name.to_owned(), description, layer: None, hunks: Vec::new() };
     let mut file = String::new();
     for line in lines {
         if let Some(path) = line.strip_prefix("+++ ") {
             file = path.strip_prefix("b/").unwrap_or(path).to_owned();
+        } else if let Some(layer) = line.strip_prefix("found by: ").filter(|_| patch.hunks.is_empty()) {
+            patch.layer = Some(layer.to_owned());
         } else if line.starts_with("@@") {
             patch.hunks.push(Hunk { file: file.clone(), lines: Vec::new() });
         } else if ["diff ", "index ", "--- "].iter().any(|header| line.starts_with(header)) || line.is_empty() {

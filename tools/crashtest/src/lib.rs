@@ -43,6 +43,8 @@ pub mod kill;
 pub mod layer_args;
 pub mod layer_result;
 pub mod layers;
+#[cfg(feature = "rocks")]
+pub mod left_files;
 pub mod lock_checker;
 pub mod lock_workload;
 #[cfg(feature = "rocks")]

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use percolite::crashtest::{CrashPoint, set_crash_hook};
@@ -12,6 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::child::ChildConfig;
 use crate::event_pipe::{Event, PipeRecorder};
+
+/// A checkpoint waits for this time before it copies the tables, so that a flush which wrongly runs
+/// meanwhile gets a part of its rows into the copy.
+const BEFORE_COPY: Duration = Duration::from_millis(60);
 
 /// A crash point and a visit of it, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +63,9 @@ impl SelfKill {
     }
 
     fn on_point(&self, point: CrashPoint) {
+        if point == CrashPoint::CheckpointFlushed {
+            std::thread::sleep(BEFORE_COPY);
+        }
         self.visits[point as usize].fetch_add(1, Ordering::SeqCst);
         if self.recorder.acknowledged() < self.after_acks {
             return;

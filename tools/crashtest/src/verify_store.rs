@@ -24,6 +24,7 @@ use crate::client_log::ClientLog;
 use crate::counter_check::check_counter;
 use crate::fast_env::FastEnv;
 use crate::invariants::{check_structure, digest, keyspace_ids};
+use crate::left_files;
 use crate::lock_checker::{self, replay};
 use crate::lock_workload::event::{EventRecorder, LockEvent, LogicalTime};
 use crate::lock_workload::final_checks::{self, logical_time};
@@ -66,6 +67,10 @@ pub struct StoreUnderTest<'a> {
     pub lock_events: &'a [LockEvent],
     /// Whether to open the store a second time.
     pub reopen: bool,
+    /// Whether to judge then what is in its directory.
+    pub check_files: bool,
+    /// Whether the store is a checkpoint of another one, whose leases it must not have.
+    pub is_checkpoint: bool,
     /// The fingerprint of a data loss to accept.
     pub accept_loss: Option<u64>,
 }
@@ -113,6 +118,12 @@ pub fn verify(target: &StoreUnderTest<'_>, client_log: ClientLog) -> StoreReport
         Ok(_) => {}
         Err(error) => found.open_error = Some(error),
     }
+    if target.check_files && found.open_error.is_none() {
+        match left_files::check(target.store_dir, found.lists_loss) {
+            Ok(left) => found.violations.extend(left),
+            Err(error) => report(&mut found, "the store opens", format!("a later opening failed: {error}")),
+        }
+    }
     found.client_log = recorder.into_log();
     if found.open_error.is_none() {
         found.violations.extend(check_counter(&found.client_log));
@@ -140,6 +151,9 @@ fn resolve_and_verify(
     let before = event_log.now();
     let store =
         store_builder(target).env(Arc::clone(&event_log.runtime)).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    if target.is_checkpoint {
+        found.violations.extend(final_checks::check_no_lease_rows(engine.storage())?);
+    }
     verify_locks(target, &event_log, before, (&store, &*engine), found)?;
     let (second, rows) = (store.keyspace(SECOND)?, store.keyspace(ROWS)?);
     store.resolve_orphan_locks()?;
@@ -297,7 +311,10 @@ fn open_and_digest(target: &StoreUnderTest<'_>) -> Result<u64, Error> {
 /// store was open, this process holds the store's lock until it calls `exec`. So a held lock is
 /// tolerated for a while. At the first opening it is an error: this process has not had the store
 /// open before, so no fork can hold its lock.
-fn reopen(store_dir: &Path) -> Result<Arc<DirectoryEngine>, EngineError> {
+///
+/// # Errors
+/// Errors of opening.
+pub fn reopen(store_dir: &Path) -> Result<Arc<DirectoryEngine>, EngineError> {
     let started = Instant::now();
     loop {
         match open_engine(store_dir, SMALL_STORE) {
@@ -340,6 +357,8 @@ mod tests {
             acknowledged: &BTreeMap::new(),
             lock_events: &[],
             reopen: true,
+            check_files: true,
+            is_checkpoint: false,
             accept_loss: None,
         };
         let error = verify(&target, ClientLog::default()).open_error.unwrap();

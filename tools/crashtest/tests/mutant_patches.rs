@@ -95,6 +95,14 @@ fn a_patch_that_does_not_apply_says_how_to_mend_it() {
 }
 
 #[test]
+fn a_patch_may_name_the_layer_that_finds_it() {
+    let of = |text: &str| parse("one", text).map(|patch| (patch.description, patch.layer, patch.hunks.len()));
+    let hunk = "--- a\n+++ a\n@@\n one\n+mutated!()\n";
+    assert_eq!(of(&format!("what\nfound by: kill\n\n{hunk}")), Ok(("what".into(), Some("kill".into()), 1)));
+    assert_eq!(of(&format!("what\n\n{hunk}")), Ok(("what".into(), None, 1)));
+}
+
+#[test]
 fn a_patch_inserts_a_switch() {
     let error = |text: &str| parse("plain", text).err().unwrap();
     assert!(error("what\n--- a\n+++ a\n@@\n one\n+two\n").contains("inserts mutated!() at least once"));

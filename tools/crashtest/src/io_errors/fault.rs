@@ -47,6 +47,7 @@ named_enum! {
         Rename "rename" "Renames the file to its final name."
         Create "create" "Creates the file."
         Delete "delete" "Deletes the file."
+        Read "read" "Reads bytes."
     }
 }
 
@@ -54,6 +55,7 @@ named_enum! {
     /// The kind of file on which the call fails.
     File {
         Log "log" "The write-ahead log."
+        Record "record" "The sync record of the log."
         Table "table" "Rows that were flushed or compacted."
         Manifest "manifest" "The list of tables."
         Current "current" "The name of the current manifest, before its rename."
@@ -91,7 +93,7 @@ pub struct Fault {
 impl Fault {
     /// Whether the store must stop after the fault: without a working log it cannot continue.
     pub fn stops_store(self) -> bool {
-        self.file == File::Log && matches!(self.syscall, Syscall::Write | Syscall::Sync)
+        matches!(self.file, File::Log | File::Record) && matches!(self.syscall, Syscall::Write | Syscall::Sync)
     }
 
     /// A command that runs `arguments` with the fault, on a store in `store_dir`. `strace` writes
@@ -103,6 +105,7 @@ impl Fault {
             Syscall::Rename => "rename,renameat,renameat2",
             Syscall::Create => "openat",
             Syscall::Delete => "unlink,unlinkat",
+            Syscall::Read => "read,pread64,readv,preadv",
         };
         let (nth, persistent) = (self.nth, if self.persistent { "+" } else { "" });
         let what = match self.errno {
@@ -121,7 +124,7 @@ impl Fault {
         }
         for name in self.names() {
             // A call on an open file matches by the file's path, others by the path that they get.
-            if matches!(self.syscall, Syscall::Write | Syscall::Sync) {
+            if matches!(self.syscall, Syscall::Write | Syscall::Sync | Syscall::Read) {
                 command.arg("-P").arg(store_dir.join(name));
                 continue;
             }
@@ -154,6 +157,7 @@ impl Fault {
         let numbered = |name: fn(u32) -> String| (1..=FILES).map(name).collect();
         match self.file {
             File::Log => numbered(|number| format!("wal/{number:010}.segment")),
+            File::Record => vec!["wal/synced".into()],
             File::Table => numbered(|number| format!("tables/{number:06}.sst")),
             File::Manifest => numbered(|number| format!("tables/MANIFEST-{number:06}")),
             File::Current => numbered(|number| format!("tables/{number:06}.dbtmp")),

@@ -23,7 +23,9 @@ pub fn random_config(case: &Case, store_dir: &Path, mutant: Option<&str>, rng: &
     // by it is in progress. A commit mostly takes microseconds, but longer while the writer starts
     // a segment or waits for a flush. So cases of these points flush continuously.
     let delays_commits = matches!(case.point, P::LockGrantEnded | P::LockDrained);
-    let flushes = delays_commits || case.point.name().starts_with("flush.");
+    // A flush must not run beside the copy of the tables.
+    let copies = case.point.name().starts_with("checkpoint.");
+    let flushes = delays_commits || copies || case.point.name().starts_with("flush.");
     let restores = matches!(case.point, P::RestoreBetween | P::RestoreAll | P::RestoreNamed);
     let defaults = ChildConfig {
         store_dir: store_dir.into(),
@@ -39,16 +41,12 @@ pub fn random_config(case: &Case, store_dir: &Path, mutant: Option<&str>, rng: &
         stay_open: false,
         history_ms: history_ms(case.point, large, rng),
         drop_every: drop_every(case.point, flushes, rng),
-        checkpoint_every: if matches!(case.point, P::CheckpointBeforeMarker | P::CheckpointDone) {
-            MAINTENANCE_EVERY
-        } else {
-            0
-        },
+        checkpoint_every: if copies { MAINTENANCE_EVERY } else { 0 },
         restore_every: if restores { MAINTENANCE_EVERY } else { 0 },
         clock_speed: clock_speed(case.point, rng),
         // Small buffers force continuous flushes.
         write_buffer_bytes: if flushes || rng.one_in(3) { 256 << 10 } else { 128 << 20 },
-        filler_bytes: if delays_commits {
+        filler_bytes: if delays_commits || copies {
             20 << 10
         } else if flushes {
             4 << 10
@@ -126,9 +124,9 @@ fn clock_speed(point: CrashPoint, rng: &mut SeededRng) -> u32 {
     }
 }
 
-/// Whether only lock clients reach the point.
+/// Whether lock clients are needed to reach the point, or to make it matter.
 fn is_lock_point(point: CrashPoint) -> bool {
-    point.name().starts_with("lock.")
+    point.name().starts_with("lock.") || point == CrashPoint::CheckpointLeasesCleared
 }
 
 /// Whether only a large transaction reaches the point.

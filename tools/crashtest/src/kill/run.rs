@@ -5,13 +5,15 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use anyhow::Context as _;
+use percolite::crashtest::CrashPoint;
 use percolite::mutants::Mutant;
 
 use super::Config;
 use super::case::{Case, Protocol};
 use super::parent::run_child;
 use super::scenario::{Incarnation, plan_incarnations};
-use super::verify::{verify_checkpoints, verify_killed};
+use super::verify::{log_of_checkpoint, verify_checkpoints, verify_killed};
+use crate::checkpoints::{Checkpoint, checkpoint_path, is_store};
 use crate::child::ChildConfig;
 use crate::client_log::ClientLog;
 use crate::interrupt;
@@ -112,9 +114,16 @@ impl Attempt<'_> {
         let count = u32::try_from(incarnations.len()).unwrap_or_default();
         let mut name = "";
         let (mut checkpoints, mut restores) = (Vec::new(), Restores::default());
-        let mut lock_events = Vec::new();
+        let (mut lock_events, mut is_checkpoint) = (Vec::new(), false);
         let (mut acknowledged, mut target_acks) = (0, Vec::new());
         for mut incarnation in incarnations {
+            if incarnation.opens_checkpoint {
+                if !self.open_newest_checkpoint(&store, &mut checkpoints)? {
+                    return Ok(AttemptResult::Missed(vec!["a checkpoint with leases".into()]));
+                }
+                // The locks of the original are not those of its copy.
+                (lock_events, is_checkpoint) = (Vec::new(), true);
+            }
             if incarnation.find_last_visit && !self.find_last_visit(&mut incarnation, &log)? {
                 return Ok(AttemptResult::Missed(vec![self.case.point.name().into()]));
             }
@@ -135,6 +144,11 @@ impl Attempt<'_> {
             if !child.killed_at.is_some_and(|at| config.kill_at.contains(&at) && acknowledged >= incarnation.min_acks) {
                 return Ok(AttemptResult::Missed(config.kill_at.iter().map(|at| at.point.clone()).collect()));
             }
+            if self.case.point == CrashPoint::CheckpointLeasesCleared && incarnation.is_target && has_lease_row(&store)?
+            {
+                let what = "leases of the original are left in a copy when they are cleared".to_owned();
+                return Ok(AttemptResult::Checked(vec![Violation::new("lock: cleanup", what)]));
+            }
             if incarnation.is_target {
                 target_acks.push((incarnation.min_acks, acknowledged));
             }
@@ -151,7 +165,7 @@ impl Attempt<'_> {
             violations.extend(check_restored(&store, &self.case_dir.join("restored"), &restores)?);
         }
         let client_log = std::mem::take(&mut self.client_log);
-        let mut report = verify_killed(store, *self.case, workload, (client_log, lock_events), count);
+        let mut report = verify_killed(store, *self.case, workload, (client_log, lock_events), (count, is_checkpoint));
         self.client_log = std::mem::take(&mut report.client_log);
         violations.append(&mut report.violations);
         self.outcome.acknowledged += acknowledged;
@@ -161,6 +175,24 @@ impl Attempt<'_> {
             self.save_history()?;
         }
         Ok(AttemptResult::Checked(violations))
+    }
+
+    /// Puts the newest complete checkpoint in the place of the store. Returns `false` if there is
+    /// none with the row of a lease.
+    fn open_newest_checkpoint(
+        &mut self,
+        store: &Path,
+        checkpoints: &mut Vec<(u32, Checkpoint)>,
+    ) -> anyhow::Result<bool> {
+        let Some((incarnation, checkpoint)) = checkpoints.pop() else { return Ok(false) };
+        let copy = checkpoint_path(store, checkpoint.number);
+        if !is_store(&copy, &checkpoint).is_ok_and(|is_store| is_store) || !has_lease_row(&copy)? {
+            return Ok(false);
+        }
+        fs::rename(store, store.with_extension("original")).context("the original of a checkpoint")?;
+        fs::rename(&copy, store).context("a checkpoint")?;
+        self.client_log = log_of_checkpoint(store, checkpoint.client_log, incarnation)?;
+        Ok(true)
     }
 
     /// Counts the kills at the case's point. `target_acks` has for each kill how many acknowledged
@@ -219,11 +251,17 @@ impl Attempt<'_> {
 /// Checks that the killed process has left the row of a lease, for crash points at which this row
 /// is durable.
 fn check_lease_row(store_dir: &Path) -> anyhow::Result<Option<Violation>> {
+    let is_left = has_lease_row(store_dir)?;
+    Ok((!is_left).then(|| Violation::new("harness: crash point table", "no lease is left".to_owned())))
+}
+
+/// Whether the store has the row of a lease. A copy of it is opened, so that it stays as it is.
+fn has_lease_row(store_dir: &Path) -> anyhow::Result<bool> {
     let copy = store_dir.with_file_name("leases");
-    copy_dir(store_dir, &copy).context("the killed store")?;
+    copy_dir(store_dir, &copy).context("a store with leases")?;
     let rows = final_checks::lease_rows(open_engine(&copy, SMALL_STORE)?.storage())?;
-    fs::remove_dir_all(&copy).context("the killed store")?;
-    Ok(rows.is_empty().then(|| Violation::new("harness: crash point table", "no lease is left".to_owned())))
+    fs::remove_dir_all(&copy).context("a store with leases")?;
+    Ok(!rows.is_empty())
 }
 
 /// Checks the restored keyspaces on a copy of the store, so that the store stays as it was killed.

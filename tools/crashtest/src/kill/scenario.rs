@@ -34,6 +34,8 @@ pub struct Incarnation {
     pub min_acks: u64,
     /// Whether this is the kill that the case is about.
     pub is_target: bool,
+    /// Whether the newest checkpoint takes the store's place before this incarnation.
+    pub opens_checkpoint: bool,
 }
 
 /// How a point is reached.
@@ -47,6 +49,8 @@ enum HowReached {
     Closing,
     /// By opening the store, once in an incarnation.
     Opening,
+    /// By opening a checkpoint, once in an incarnation.
+    OpeningCheckpoint,
     /// By recovery, once in an incarnation.
     RecoveringOnce,
     /// By recovery, once for every lock.
@@ -59,6 +63,7 @@ fn how_reached(point: CrashPoint) -> HowReached {
         P::CreateBefore | P::CreateDone => HowReached::Creating,
         P::CloseSynced | P::CloseDone => HowReached::Closing,
         P::WalResumed | P::OpenBefore | P::OpenReserved | P::OpenScanned | P::SweepDone => HowReached::Opening,
+        P::CheckpointLeasesCleared => HowReached::OpeningCheckpoint,
         P::SafePointBefore | P::SafePointDurable | P::TxnRecordGcBetween => HowReached::RecoveringOnce,
         P::ResolveLockSeen
         | P::ResolveStatusKnown
@@ -128,6 +133,19 @@ pub fn plan_incarnations(
                 plan.kill_at_first_visit(0);
             }
         }
+        HowReached::OpeningCheckpoint => {
+            let after = plan.random_acks();
+            let kill_at = vec![kill_at(CrashPoint::CheckpointDone, 1)];
+            let config = ChildConfig { kill_at, after_acks: after, transactions: UNBOUNDED, ..plan.next_config(false) };
+            plan.push(config, false, after, false);
+            // Leases of the original are not to come back, and leases of the copy would look alike.
+            (plan.defaults.lock_clients, plan.defaults.checkpoint_every) = (0, 0);
+            for time in 0..times {
+                plan.kill_at_first_visit(0);
+                let added = plan.incarnations.last_mut();
+                added.into_iter().for_each(|incarnation| incarnation.opens_checkpoint = time == 0);
+            }
+        }
         HowReached::RecoveringOnce => {
             for _ in 0..times {
                 plan.leave_orphan_locks();
@@ -190,7 +208,8 @@ impl<'a> Plan<'a> {
     /// need.
     fn push(&mut self, config: ChildConfig, find_last_visit: bool, min_acks: u64, is_target: bool) {
         let before = self.incarnations.last().map_or(0, |incarnation| incarnation.min_acks);
-        self.incarnations.push(Incarnation { config, find_last_visit, min_acks: before + min_acks, is_target });
+        let min_acks = before + min_acks;
+        self.incarnations.push(Incarnation { config, find_last_visit, min_acks, is_target, opens_checkpoint: false });
     }
 
     /// Only for the points of a dropped keyspace, and only with large transactions: adds

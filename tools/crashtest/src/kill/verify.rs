@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use percolite::Timestamp;
+use percolite::{Error, Timestamp};
 
 use super::case::Case;
 use crate::checkpoints::{Checkpoint, checkpoint_path, is_store, last_timestamp};
@@ -38,19 +38,10 @@ pub fn verify_checkpoints(
             Err(error) => violations.push(error),
             Ok(false) => {}
             Ok(true) => {
-                let mut client_log = checkpoint.client_log;
-                // The checkpoint has the commits that were acknowledged before its start, and may
-                // end anywhere after them.
-                let newest = client_log.acknowledged_commits().into_values().max().unwrap_or_default();
-                client_log.allow_loss(incarnation, Timestamp::from_u64(newest));
-                // After the start of the checkpoint the store has handed out timestamps that the
-                // checkpoint hands out again. So transactions with these timestamps are removed.
-                match last_timestamp(&path) {
-                    Ok(last) => client_log.truncate_above(last),
-                    Err(error) => violations
-                        .push(Violation::new("the store opens", format!("checkpoint {}: {error}", checkpoint.number))),
-                }
-                let found = verify_killed(path, case, workload, (client_log, Vec::new()), incarnations).violations;
+                let found = match log_of_checkpoint(&path, checkpoint.client_log, incarnation) {
+                    Ok(log) => verify_killed(path, case, workload, (log, Vec::new()), (incarnations, true)).violations,
+                    Err(error) => vec![Violation::new("the store opens", error.to_string())],
+                };
                 let of_copy = |one: Violation| Violation {
                     details: format!("checkpoint {}: {}", checkpoint.number, one.details),
                     ..one
@@ -62,13 +53,28 @@ pub fn verify_checkpoints(
     violations
 }
 
-/// Verifies the store in `store_dir` after this many incarnations.
+/// What the clients of a checkpoint know of it: the commits that were acknowledged before its start,
+/// and it may end anywhere after them.
+///
+/// # Errors
+/// Errors of opening the checkpoint.
+pub fn log_of_checkpoint(path: &Path, mut client_log: ClientLog, incarnation: u32) -> Result<ClientLog, Error> {
+    let newest = client_log.acknowledged_commits().into_values().max().unwrap_or_default();
+    client_log.allow_loss(incarnation, Timestamp::from_u64(newest));
+    // After the start of the checkpoint the store has handed out timestamps that the checkpoint
+    // hands out again. So transactions with these timestamps are removed.
+    client_log.truncate_above(last_timestamp(path)?);
+    Ok(client_log)
+}
+
+/// Verifies the store in `store_dir` after this many incarnations; `is_checkpoint` says whether it
+/// is a copy of another store.
 pub fn verify_killed(
     store_dir: PathBuf,
     case: Case,
     workload: &'static dyn Workload,
     (client_log, lock_events): (ClientLog, Vec<LockEvent>),
-    incarnations: u32,
+    (incarnations, is_checkpoint): (u32, bool),
 ) -> StoreReport {
     let (sender, acknowledged) = channel();
     let log_before = client_log.clone();
@@ -88,6 +94,8 @@ pub fn verify_killed(
             acknowledged: &acknowledged,
             lock_events: &lock_events,
             reopen: true,
+            check_files: true,
+            is_checkpoint,
             accept_loss: None,
         };
         let mut report = verify(&target, client_log);

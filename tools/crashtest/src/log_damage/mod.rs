@@ -21,6 +21,7 @@
 //! shape, and a case names the same byte of the same frame each time.
 
 mod deterministic_env;
+mod quarantine;
 mod sample_store;
 mod whole_files;
 
@@ -51,8 +52,8 @@ const STORES: u64 = 3;
 const QUICK_POSITIONS: usize = 300;
 /// The number of positions in each store of a run with a time limit.
 const TIMED_POSITIONS: usize = 200;
-/// One case in this many opens the store a second time.
-const REOPEN_EVERY: u64 = 8;
+/// In one case of this many the store's directory is judged.
+const CHECK_FILES_EVERY: u64 = 16;
 /// The unit that a disk writes or loses.
 const PAGE_BYTES: usize = 4096;
 /// Zeros after a truncated log.
@@ -213,7 +214,9 @@ fn run_case(args: &LayerArgs, sample: &SampleStore, case: Case, outcome: &mut La
         incarnation: 1,
         acknowledged: &acknowledged_commits,
         lock_events: &[],
-        reopen: outcome.cases.is_multiple_of(REOPEN_EVERY),
+        reopen: true,
+        check_files: outcome.cases.is_multiple_of(CHECK_FILES_EVERY),
+        is_checkpoint: false,
         accept_loss: None,
     };
     let mut report = verify_no_panic(&target, client_log.clone());
@@ -227,6 +230,10 @@ fn run_case(args: &LayerArgs, sample: &SampleStore, case: Case, outcome: &mut La
         let accept_loss = fingerprint(&error.to_string());
         let accepted = verify_no_panic(&StoreUnderTest { accept_loss, ..target }, client_log);
         violations = check_accepted(&accepted);
+        if let (Some(loss), true) = (accept_loss, violations.is_empty()) {
+            let before = [(sample.log_name.clone(), log.clone())];
+            violations.extend(quarantine::check(dir.path(), loss, &before).err());
+        }
         report = accepted;
     }
     outcome.unacknowledged_commits += report.unacknowledged_commits;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use percolite::{Builder, Durability, Error, ErrorKind, Keyspace, Store};
 
-use super::{LAYER, fingerprint};
+use super::{LAYER, fingerprint, quarantine};
 use crate::key_encoding::encode_key;
 use crate::layer_args::{LayerArgs, RunClock, copy_dir, save_failure, scratch_dir};
 use crate::layer_result::LayerResult;
@@ -54,6 +54,8 @@ const UNDETECTABLE: &str = "whole files damaged without a proof";
 /// What the process had done last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// As `Busy`, and there is no sync record: only the files of the log prove something.
+    Unrecorded,
     /// It had acknowledged the last row.
     Busy,
     /// It had closed the store.
@@ -66,6 +68,8 @@ enum Damage {
     None,
     Cut(usize, usize),
     Missing(usize),
+    /// Missing, with all later segments and the spare one.
+    Gone(usize),
     /// Renamed to the next segment's name.
     Next(usize),
     /// Renamed to a name that is not a segment's.
@@ -88,6 +92,7 @@ impl fmt::Display for Damage {
             Self::None => write!(f, "none"),
             Self::Cut(segment, length) => write!(f, "cut-{segment}-{length}"),
             Self::Missing(segment) => write!(f, "missing-{segment}"),
+            Self::Gone(segment) => write!(f, "gone-{segment}"),
             Self::Next(segment) => write!(f, "next-{segment}"),
             Self::Away(segment) => write!(f, "away-{segment}"),
             Self::Swapped(segment) => write!(f, "swapped-{segment}"),
@@ -109,6 +114,7 @@ impl Damage {
             "none" => Some(Self::None),
             "cut" => Some(Self::Cut(number(first).filter(|segment| *segment < SEGMENTS)?, number(second)?)),
             "missing" => of_segment(Self::Missing),
+            "gone" => of_segment(Self::Gone),
             "next" => of_segment(Self::Next),
             "away" => of_segment(Self::Away),
             "swapped" => of_segment(Self::Swapped),
@@ -151,6 +157,7 @@ pub fn run_case(args: &LayerArgs, case: &str, outcome: &mut LayerResult) -> anyh
         let (seed, rest) = case.strip_prefix(LAYER)?.strip_prefix(':')?.strip_prefix(FILES)?.split_once('/')?;
         let (state, damage) = rest.split_once('.')?;
         let state = match state {
+            "unrecorded" => State::Unrecorded,
             "busy" => State::Busy,
             "closed" => State::Closed,
             _ => return None,
@@ -168,7 +175,7 @@ pub fn run_case(args: &LayerArgs, case: &str, outcome: &mut LayerResult) -> anyh
 /// Errors of the harness.
 pub fn run(args: &LayerArgs, seed: u64, clock: RunClock, outcome: &mut LayerResult) -> anyhow::Result<()> {
     let image = image(seed)?;
-    for state in [State::Busy, State::Closed] {
+    for state in [State::Unrecorded, State::Busy, State::Closed] {
         for damage in damages(&image, args.quick || args.time.is_some(), seed) {
             if args.time.is_some() && !clock.allows(0, 0) || args.should_stop(outcome) {
                 return Ok(());
@@ -185,6 +192,7 @@ fn damages(image: &Image, is_quick: bool, seed: u64) -> Vec<Damage> {
     for segment in 0..SEGMENTS {
         damages.extend([
             Damage::Missing(segment),
+            Damage::Gone(segment),
             Damage::Next(segment),
             Damage::Away(segment),
             Damage::Spare(segment),
@@ -213,7 +221,11 @@ impl Image {
 
     /// The files of the log after a damage.
     fn log(&self, state: State, damage: Damage) -> Vec<(PathBuf, Vec<u8>)> {
-        let record = if state == State::Busy { &self.busy_record } else { &self.closed_record };
+        let record = match state {
+            State::Unrecorded => None,
+            State::Busy => Some(&self.busy_record),
+            State::Closed => Some(&self.closed_record),
+        };
         let mut files = self.segments.clone();
         files.push(self.spare.clone());
         let spare = &self.spare.1;
@@ -222,6 +234,7 @@ impl Image {
             Damage::None => {}
             Damage::Cut(segment, length) => files[at(segment)].1.truncate(length),
             Damage::Missing(segment) => drop(files.remove(at(segment))),
+            Damage::Gone(segment) => files.truncate(at(segment)),
             Damage::Next(segment) => {
                 let (_, content) = files.remove(at(segment));
                 files[at(segment)].1 = content;
@@ -236,8 +249,18 @@ impl Image {
             Damage::Headers(segment) => [30, 4096 + 30].iter().for_each(|byte| files[at(segment)].1[*byte] ^= 1),
             Damage::Older(copy) => files[at(0)].1.clone_from(&self.older_copies[copy]),
         }
-        files.push((SYNC_RECORD.into(), record.clone()));
+        files.extend(record.map(|record| (SYNC_RECORD.into(), record.clone())));
         files
+    }
+
+    /// Writes the store into a directory, with this log, in place of what is there.
+    fn write(&self, dir: &Path, log: &[(PathBuf, Vec<u8>)]) -> std::io::Result<()> {
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+        }
+        copy_dir(self.store_dir.path(), dir)?;
+        log.iter().try_for_each(|(name, content)| fs::write(dir.join(name), content))
     }
 
     /// Whether the damage leaves what a crash can leave, too, so that a loss cannot be detected.
@@ -245,9 +268,11 @@ impl Image {
         let has_no_proof = match damage {
             Damage::Older(_) => true,
             Damage::Cut(0, length) => length >= self.durable_bytes,
+            // As before the newest segment was used, or existed.
+            Damage::Spare(0) | Damage::Headers(0) | Damage::Gone(_) => state == State::Unrecorded,
             _ => false,
         };
-        state == State::Busy && has_no_proof
+        state != State::Closed && has_no_proof
     }
 }
 
@@ -339,15 +364,13 @@ fn check(
     outcome: &mut LayerResult,
 ) -> anyhow::Result<()> {
     let copy = scratch_dir()?;
-    copy_dir(image.store_dir.path(), copy.path())?;
-    for (name, content) in image.log(state, damage) {
-        fs::write(copy.path().join(name), content)?;
-    }
+    let log = image.log(state, damage);
+    image.write(copy.path(), &log)?;
     outcome.cases += 1;
     outcome.transactions += image.rows;
     outcome.acknowledged += image.rows;
     outcome.count(COPIES, 1);
-    let found = check_copy(copy.path());
+    let found = check_copy(image, copy.path(), &log);
     let mut violations = Vec::new();
     match found {
         Ok(Found::Rows(rows)) if rows == image.rows => {}
@@ -372,8 +395,9 @@ fn check(
     Ok(())
 }
 
-/// Opens a copy twice and, if it is refused, with the loss accepted, too.
-fn check_copy(store_dir: &Path) -> Result<Found, Violation> {
+/// Opens a copy twice and, if it is refused, with the loss accepted, too. What the loss affects must
+/// be kept then, also if an earlier acceptance was interrupted.
+fn check_copy(image: &Image, store_dir: &Path, log: &[(PathBuf, Vec<u8>)]) -> Result<Found, Violation> {
     let first = open(&builder(), store_dir)?;
     let same = |found: Found, how: &str| {
         let what = || Violation::new("idempotent recovery", format!("{first:?} at first, then {found:?} {how}"));
@@ -382,14 +406,39 @@ fn check_copy(store_dir: &Path) -> Result<Found, Violation> {
     same(open(&builder(), store_dir)?, "at a second opening")?;
     same(open(&builder().read_only(true), store_dir)?, "read-only")?;
     if let Found::Loss(fingerprint) = first {
-        let accepted = open(&builder().accept_data_loss(fingerprint), store_dir)?;
-        let again = open(&builder(), store_dir)?;
-        if matches!(accepted, Found::Loss(_)) || again != accepted {
-            let what = format!("{accepted:?} when the loss is accepted, then {again:?}");
+        let accepted = accept(store_dir, fingerprint, log)?;
+        quarantine::check(store_dir, fingerprint, log)?;
+        let interrupted = quarantine::interrupted(store_dir, fingerprint).map_err(|error| harness(&error))?;
+        image.write(store_dir, log).map_err(|error| harness(&error))?;
+        interrupted.write(store_dir).map_err(|error| harness(&error))?;
+        same(open(&builder(), store_dir)?, "after an interrupted acceptance")?;
+        let again = accept(store_dir, fingerprint, log)?;
+        if again != accepted {
+            let what = format!("{accepted:?} when the loss is accepted, {again:?} when that was interrupted before");
             return Err(Violation::new("an accepted loss opens", what));
         }
+        quarantine::check(store_dir, fingerprint, log)?;
     }
     Ok(first)
+}
+
+fn harness(error: &std::io::Error) -> Violation {
+    Violation::new("harness", error.to_string())
+}
+
+/// Opens a refused copy with the loss accepted, and once more, with the sync record from before the
+/// acceptance, as a crash right after it leaves it.
+fn accept(store_dir: &Path, fingerprint: u64, log: &[(PathBuf, Vec<u8>)]) -> Result<Found, Violation> {
+    let accepted = open(&builder().accept_data_loss(fingerprint), store_dir)?;
+    if let Some((_, record)) = log.iter().find(|(name, _)| *name == Path::new(SYNC_RECORD)) {
+        fs::write(store_dir.join(SYNC_RECORD), record).map_err(|error| harness(&error))?;
+    }
+    let again = open(&builder(), store_dir)?;
+    if matches!(accepted, Found::Loss(_)) || again != accepted {
+        let what = format!("{accepted:?} when the loss is accepted, then {again:?}");
+        return Err(Violation::new("an accepted loss opens", what));
+    }
+    Ok(accepted)
 }
 
 /// Opens and closes the store. An error that is no loss with a fingerprint is a violation, and rows

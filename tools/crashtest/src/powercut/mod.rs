@@ -316,6 +316,8 @@ fn verify_copy(disk: &Disk, config: &ChildConfig, expected: &Expected) -> Result
         acknowledged: &expected.acknowledged,
         lock_events: &expected.lock_events,
         reopen: true,
+        check_files: true,
+        is_checkpoint: false,
         accept_loss: None,
     };
     let mut report = verify(&target, expected.client_log.clone());

@@ -184,6 +184,18 @@ impl Embedded<'_> {
         }
     }
 
+    /// Flushes, and checks that the log then has one segment and the sync record: whatever earlier
+    /// incarnations have left is gone.
+    pub(super) fn check_log_files(&self, engine: &Process) -> Result<(), String> {
+        engine.engine().storage().flush_all().map_err(|error| error.to_string())?;
+        let mut files = self.machine.log_files().map_err(|error| error.to_string())?;
+        files.sort_unstable();
+        if !matches!(&files[..], [segment, record] if segment.ends_with(".segment") && record == "synced") {
+            self.report("nothing is left over", format!("after a flush the log has {files:?}"));
+        }
+        Ok(())
+    }
+
     /// Checks that the rows of dropped keyspaces are deleted.
     pub(super) fn check_deleted(&self, store: &Store, engine: &Process) {
         for _ in 0..CLEANUP_POLLS_MAX {

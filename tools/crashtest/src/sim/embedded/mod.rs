@@ -368,7 +368,9 @@ impl<'a> Embedded<'a> {
         store.resolve_orphan_locks().map_err(|error| error.to_string())?;
         let keyspaces = keyspace_ids(&store).map_err(|error| error.to_string())?;
         store.close().map_err(|error| error.to_string())?;
-        digest(engine.engine().storage(), &keyspaces).map_err(|error| error.to_string())
+        let digest = digest(engine.engine().storage(), &keyspaces).map_err(|error| error.to_string())?;
+        self.check_log_files(&engine)?;
+        Ok(digest)
     }
 
     fn step_clock(&mut self) {
