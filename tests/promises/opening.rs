@@ -265,6 +265,46 @@ fn an_unfinished_creation_is_started_again() {
     fill(directory.path());
 }
 
+/// Only the unfinished marker is durable when the other names are created. A power cut may keep any
+/// of them.
+#[test]
+fn a_power_cut_during_creation_leaves_what_is_created_again() {
+    let whole = tempfile::tempdir().expect("a directory");
+    small().open(whole.path()).and_then(|store| store.close()).expect("a new store");
+    fs::rename(whole.path().join(MARKER), whole.path().join(UNFINISHED)).expect("an unfinished store");
+    let groups: [(&str, fn(&str) -> bool); 6] = [
+        ("tables", |name| name == "CURRENT"),
+        ("tables", |name| name.starts_with("MANIFEST")),
+        ("tables", |name| name != "CURRENT" && !name.starts_with("MANIFEST")),
+        ("wal", |name| name == "0000000001.segment"),
+        ("wal", |name| name.ends_with(".segment") && name != "0000000001.segment"),
+        ("wal", |name| name == "synced"),
+    ];
+    for kept in 0_u32..1 << (groups.len() + 2) {
+        let cut = tempfile::tempdir().expect("a directory");
+        copy_directory(whole.path(), cut.path());
+        let is_kept = |number: usize| kept & 1 << number != 0;
+        for (number, (part, is_in)) in groups.iter().enumerate() {
+            for entry in fs::read_dir(cut.path().join(part)).expect("a part of the store") {
+                let entry = entry.expect("an entry");
+                if !is_kept(number) && is_in(&entry.file_name().to_string_lossy()) {
+                    fs::remove_file(entry.path()).expect("a file that the power cut takes");
+                }
+            }
+        }
+        for (number, part) in ["tables", "wal"].into_iter().enumerate() {
+            if !is_kept(groups.len() + number) {
+                fs::remove_dir_all(cut.path().join(part)).expect("a part that the power cut takes");
+            }
+        }
+        if kept % 2 == 1 {
+            fs::write(cut.path().join(UNFINISHED), "").expect("a marker without its text");
+        }
+        let created = small().open(cut.path()).and_then(|store| store.keyspace_names());
+        assert_eq!(created.unwrap_or_else(|error| panic!("of the names {kept:08b} are left: {error}")), [""; 0]);
+    }
+}
+
 #[test]
 fn an_unfinished_marker_deletes_no_foreign_file() {
     let cases: [&[&str]; 2] = [&["precious.txt", "000004.log", "CURRENT"], &["photos/1.jpg", "000004.log"]];
