@@ -1,7 +1,7 @@
 //! Media that lie: a write is confirmed and lost, partly lost, or at another place, and reads fail.
 //!
 //! A log that was closed, or was idle, reports each loss, or has lost nothing. While it was busy,
-//! the last frame has no proof yet: its loss is the only one without a report.
+//! the last frame has no proof yet: only the loss of its write is not reported.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -99,7 +99,10 @@ fn a_closed_log_reports_each_lost_write() {
 fn a_busy_log_misses_only_the_lost_write_of_its_last_frame() {
     for lost in LOST {
         let silent = silent_losses(lost, false);
-        assert!(silent.iter().all(|loss| loss == (&(FRAMES - 1), &1)), "{lost:?}: {silent:?}");
+        // A last frame that is written too early also takes the frame that it overwrites.
+        let first_lost = if lost == LostWrite::Misdirected(-64) { FRAMES - 1 } else { FRAMES };
+        let expected = BTreeMap::from([(first_lost - 1, 1)]);
+        assert!(silent.is_empty() || silent == expected, "{lost:?}: {silent:?}");
     }
 }
 
