@@ -16,7 +16,7 @@ use crate::event_pipe::{Event, PipeRecorder};
 
 /// A checkpoint waits for this time before it copies the tables, so that a flush which wrongly runs
 /// meanwhile gets a part of its rows into the copy.
-const BEFORE_COPY: Duration = Duration::from_millis(250);
+const BEFORE_COPY: Duration = Duration::from_millis(60);
 
 /// A crash point and a visit of it, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
