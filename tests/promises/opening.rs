@@ -265,6 +265,9 @@ fn an_unfinished_creation_is_started_again() {
     fill(directory.path());
 }
 
+/// A directory, and which of its files are meant.
+type FileGroup = (&'static str, fn(&str) -> bool);
+
 /// Only the unfinished marker is durable when the other names are created. A power cut may keep any
 /// of them.
 #[test]
@@ -272,7 +275,7 @@ fn a_power_cut_during_creation_leaves_what_is_created_again() {
     let whole = tempfile::tempdir().expect("a directory");
     small().open(whole.path()).and_then(|store| store.close()).expect("a new store");
     fs::rename(whole.path().join(MARKER), whole.path().join(UNFINISHED)).expect("an unfinished store");
-    let groups: [(&str, fn(&str) -> bool); 6] = [
+    let groups: [FileGroup; 6] = [
         ("tables", |name| name == "CURRENT"),
         ("tables", |name| name.starts_with("MANIFEST")),
         ("tables", |name| name != "CURRENT" && !name.starts_with("MANIFEST")),
