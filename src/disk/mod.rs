@@ -27,8 +27,6 @@ use std::io;
 pub use directory::{Directory, readable, shown};
 pub use file::OsDisk;
 pub use named_file::NamedFile;
-#[cfg(test)]
-pub use sim::LostWrite;
 pub use sim::{CallKind, SimDisk};
 pub use standard_streams::occupy_standard_streams;
 

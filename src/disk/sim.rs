@@ -7,7 +7,7 @@
 //!
 //! A call can be made to fail. A write that fails may have been applied in part. A sync that fails
 //! makes nothing durable, and a later sync succeeds, but does not cover the writes that the failed
-//! sync was to cover. In tests, a write can also be lost although it returns no error.
+//! sync was to cover.
 //!
 //! All choices come from seeds that the caller passes. A handle belongs to an incarnation: after a
 //! crash or a kill, earlier handles fail, and [`SimDisk::handle`] returns one of the new
@@ -19,8 +19,6 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-#[cfg(test)]
-use super::sim_file::SECTOR;
 use super::sim_file::SimContent;
 use super::{Disk, DiskFile};
 use crate::split_mix64::SplitMix64;
@@ -59,28 +57,11 @@ pub enum CallKind {
     SyncDirectory,
 }
 
-/// What a medium makes of a write that it confirms.
-#[cfg(test)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LostWrite {
-    /// Nothing of the write: the bytes are as before.
-    Dropped,
-    /// All but the sector with this number in the write.
-    SectorDropped(usize),
-    /// The write is this many bytes away from its place.
-    Misdirected(isize),
-    /// The write is at its offset in the file that was created before.
-    InFileBefore,
-}
-
 #[derive(Clone, Debug, Default)]
 struct State {
     life: u64,
     calls: u64,
     fault: Option<InjectedFault>,
-    /// What happens to a write, and how many writes come first.
-    #[cfg(test)]
-    lost_write: Option<(LostWrite, u64)>,
     has_failed: bool,
     fails_all: bool,
     choices: SplitMix64,
@@ -199,18 +180,6 @@ impl SimDisk {
         state.choices = SplitMix64::new(seed);
     }
 
-    /// Loses the `nth` write from now; 1 is the next.
-    #[cfg(test)]
-    pub fn lose_nth_write(&self, lost: LostWrite, nth: u64) {
-        self.state.lock().lost_write = Some((lost, nth - 1));
-    }
-
-    /// Whether a write is still to be lost.
-    #[cfg(test)]
-    pub fn is_to_lose_a_write(&self) -> bool {
-        self.state.lock().lost_write.is_some()
-    }
-
     /// Cancels a [`fail_nth`](Self::fail_nth) or [`fail_from`](Self::fail_from) that has not made a
     /// call fail yet.
     pub fn clear_fault(&self) {
@@ -289,47 +258,6 @@ impl State {
         (self.has_failed, self.fails_all) = (true, fault.stops);
         self.fault = None;
         true
-    }
-
-    /// Writes to a file, unless this is the write that is lost.
-    #[cfg(not(test))]
-    fn write(&mut self, inode: u64, offset: usize, bytes: &[u8]) -> io::Result<()> {
-        self.content(inode)?.write(offset, bytes);
-        Ok(())
-    }
-
-    #[cfg(test)]
-    fn write(&mut self, inode: u64, offset: usize, bytes: &[u8]) -> io::Result<()> {
-        let lost = match &mut self.lost_write {
-            Some((_, before @ 1..)) => {
-                *before -= 1;
-                None
-            }
-            lost => lost.take().map(|(lost, _)| lost),
-        };
-        let content = self.content(inode)?;
-        let mut left = vec![0; bytes.len()];
-        content.read(offset, &mut left);
-        let place = match lost {
-            None => Some(offset),
-            Some(LostWrite::Dropped | LostWrite::InFileBefore) => None,
-            Some(LostWrite::SectorDropped(number)) => {
-                let sector = (offset / SECTOR + number) * SECTOR;
-                let other = |at: usize| !(sector..sector + SECTOR).contains(&(offset + at));
-                (0..bytes.len()).filter(|at| other(*at)).for_each(|at| left[at] = bytes[at]);
-                None
-            }
-            Some(LostWrite::Misdirected(by)) => offset.checked_add_signed(by),
-        };
-        // The length of a file is the file system's, and grows in any case.
-        content.write(offset, &left);
-        if let Some(place) = place {
-            content.write(place, bytes);
-        }
-        if let (Some(LostWrite::InFileBefore), Some((_, before))) = (lost, self.inodes.range_mut(..inode).next_back()) {
-            before.write(offset, bytes);
-        }
-        Ok(())
     }
 
     /// Changes the directory. A change that fails is applied or not, by chance.
@@ -428,7 +356,8 @@ impl DiskFile for SimFile {
             }
             let made = if fails { state.choices.index(bytes.len() + 1) } else { bytes.len() };
             let offset = usize::try_from(offset).map_err(Error::other)?;
-            state.write(self.inode, offset, &bytes[..made])
+            state.content(self.inode)?.write(offset, &bytes[..made]);
+            Ok(())
         })
     }
 

@@ -41,9 +41,9 @@ impl RocksStorage {
         }
     }
 
-    /// Returns the error that has stopped RocksDB, if there is one: after it has met a damaged table,
-    /// for example, it does no background work and accepts no write, but no other call says why. So
-    /// this writes an empty batch.
+    /// Returns the error that has stopped RocksDB, if there is one: after it has met a damaged
+    /// table, for example, it does no background work and accepts no write, but no other call says
+    /// why. So this writes an empty batch.
     pub(super) fn check_stopped(&self) -> Result<(), EngineError> {
         match self.database.borrow_owner().db.write_opt(WriteBatch::default(), &self.write_options) {
             Err(error) if error.kind() != rocksdb::ErrorKind::Incomplete => Err(engine_error(error)),

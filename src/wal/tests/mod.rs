@@ -7,7 +7,6 @@ mod every_crash;
 mod failing;
 mod file_damage;
 mod golden;
-mod lying_disk;
 mod model;
 mod real_dir;
 mod sync_race;

@@ -2,7 +2,8 @@
 //!
 //! The configuration and the seeds are those of `quick`. Each layer first runs without a mutant and
 //! must pass. Each mutant then runs through the layers, until a layer finds it: first the one that
-//! its patch names, then the others, cheapest first. A mutant that no layer finds is a gap in the harness, except for those in [`UNIT_TEST_ONLY`].
+//! its patch names, then the others, cheapest first. A mutant that no layer finds is a gap in the
+//! harness, except for those in [`UNIT_TEST_ONLY`].
 
 use std::io::{Read as _, Seek as _};
 use std::os::unix::process::CommandExt as _;
@@ -178,7 +179,7 @@ fn wait_with_interrupt(command: &mut Command) -> anyhow::Result<ExitStatus> {
 mod tests {
     use super::*;
 
-    /// Otherwise the mutant would run through all layers in vain.
+    /// Otherwise the name would change nothing.
     #[test]
     #[cfg(feature = "rocks")]
     fn a_patch_names_a_layer_that_exists() {

@@ -87,7 +87,7 @@ pub fn plan_incarnations(
     rng: &mut SeededRng,
 ) -> anyhow::Result<Vec<Incarnation>> {
     let mut plan = Plan::new(case, store_dir, mutant, rng);
-    let times = match case.visit {
+    let times: usize = match case.visit {
         Visit::First => 1,
         Visit::Second => 2,
         Visit::Last => 3,
@@ -133,19 +133,7 @@ pub fn plan_incarnations(
                 plan.kill_at_first_visit(0);
             }
         }
-        HowReached::OpeningCheckpoint => {
-            let after = plan.random_acks();
-            let kill_at = vec![kill_at(CrashPoint::CheckpointDone, 1)];
-            let config = ChildConfig { kill_at, after_acks: after, transactions: UNBOUNDED, ..plan.next_config(false) };
-            plan.push(config, false, after, false);
-            // Leases of the original are not to come back, and leases of the copy would look alike.
-            (plan.defaults.lock_clients, plan.defaults.checkpoint_every) = (0, 0);
-            for time in 0..times {
-                plan.kill_at_first_visit(0);
-                let added = plan.incarnations.last_mut();
-                added.into_iter().for_each(|incarnation| incarnation.opens_checkpoint = time == 0);
-            }
-        }
+        HowReached::OpeningCheckpoint => plan.kill_while_opening_a_checkpoint(times),
         HowReached::RecoveringOnce => {
             for _ in 0..times {
                 plan.leave_orphan_locks();
@@ -175,6 +163,22 @@ impl<'a> Plan<'a> {
         let number = u32::try_from(self.incarnations.len()).unwrap_or_default();
         let kill_at = if is_target { vec![kill_at(self.case.point, 1)] } else { Vec::new() };
         ChildConfig { incarnation: number, seed: self.rng.bits(), kill_at, ..self.defaults.clone() }
+    }
+
+    /// Adds an incarnation that makes checkpoints of a store with leases, and others that are killed
+    /// when they open the newest one.
+    fn kill_while_opening_a_checkpoint(&mut self, times: usize) {
+        let after = self.random_acks();
+        let kill_at = vec![kill_at(CrashPoint::CheckpointDone, 1)];
+        let config = ChildConfig { kill_at, after_acks: after, transactions: UNBOUNDED, ..self.next_config(false) };
+        self.push(config, false, after, false);
+        // Leases of the original are not to come back, and leases of the copy would look alike.
+        (self.defaults.lock_clients, self.defaults.checkpoint_every) = (0, 0);
+        for time in 0..times {
+            self.kill_at_first_visit(0);
+            let added = self.incarnations.last_mut();
+            added.into_iter().for_each(|incarnation| incarnation.opens_checkpoint = time == 0);
+        }
     }
 
     fn random_acks(&mut self) -> u64 {

@@ -53,8 +53,8 @@ pub fn verify_checkpoints(
     violations
 }
 
-/// What the clients of a checkpoint know of it: the commits that were acknowledged before its start,
-/// and it may end anywhere after them.
+/// What the clients of a checkpoint know of it: the commits that were acknowledged before its
+/// start, and it may end anywhere after them.
 ///
 /// # Errors
 /// Errors of opening the checkpoint.

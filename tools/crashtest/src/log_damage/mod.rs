@@ -20,6 +20,7 @@
 //! The store has a deterministic clock and random numbers, so a seed always makes a log of the same
 //! shape, and a case names the same byte of the same frame each time.
 
+mod damage;
 mod deterministic_env;
 mod quarantine;
 mod sample_store;

@@ -13,7 +13,6 @@
 //!
 //! Tables are of the time before the first flush, so that all three segments are needed.
 
-use std::fmt;
 use std::fs;
 use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
@@ -21,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use percolite::{Builder, Durability, Error, ErrorKind, Keyspace, Store};
 
+use super::damage::{Damage, SEGMENTS};
 use super::{LAYER, fingerprint, quarantine};
 use crate::key_encoding::encode_key;
 use crate::layer_args::{LayerArgs, RunClock, copy_dir, save_failure, scratch_dir};
@@ -31,8 +31,6 @@ use crate::violation::Violation;
 
 /// The prefix of a case's place.
 const FILES: &str = "files-";
-/// The number of segments with frames.
-const SEGMENTS: usize = 3;
 /// Rows in the newest segment. Their frames need two preallocated steps.
 const NEWEST_ROWS: u64 = 12;
 const FILLER_BYTES: usize = 12_000;
@@ -60,71 +58,6 @@ enum State {
     Busy,
     /// It had closed the store.
     Closed,
-}
-
-/// A damage. Segments are counted from the newest, 0, back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Damage {
-    None,
-    Cut(usize, usize),
-    Missing(usize),
-    /// Missing, with all later segments and the spare one.
-    Gone(usize),
-    /// Renamed to the next segment's name.
-    Next(usize),
-    /// Renamed to a name that is not a segment's.
-    Away(usize),
-    /// Swapped with the segment before.
-    Swapped(usize),
-    /// Replaced by a copy of the segment before.
-    Before(usize),
-    /// Replaced by a spare segment.
-    Spare(usize),
-    /// Both headers are damaged.
-    Headers(usize),
-    /// The newest segment is replaced by the copy from after one of its rows.
-    Older(usize),
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => write!(f, "none"),
-            Self::Cut(segment, length) => write!(f, "cut-{segment}-{length}"),
-            Self::Missing(segment) => write!(f, "missing-{segment}"),
-            Self::Gone(segment) => write!(f, "gone-{segment}"),
-            Self::Next(segment) => write!(f, "next-{segment}"),
-            Self::Away(segment) => write!(f, "away-{segment}"),
-            Self::Swapped(segment) => write!(f, "swapped-{segment}"),
-            Self::Before(segment) => write!(f, "before-{segment}"),
-            Self::Spare(segment) => write!(f, "spare-{segment}"),
-            Self::Headers(segment) => write!(f, "headers-{segment}"),
-            Self::Older(copy) => write!(f, "older-{copy}"),
-        }
-    }
-}
-
-impl Damage {
-    fn parse(text: &str) -> Option<Self> {
-        let mut words = text.split('-');
-        let (kind, first, second) = (words.next()?, words.next(), words.next());
-        let number = |word: Option<&str>| word?.parse().ok();
-        let of_segment = |make: fn(usize) -> Self| number(first).filter(|segment| *segment < SEGMENTS).map(make);
-        match kind {
-            "none" => Some(Self::None),
-            "cut" => Some(Self::Cut(number(first).filter(|segment| *segment < SEGMENTS)?, number(second)?)),
-            "missing" => of_segment(Self::Missing),
-            "gone" => of_segment(Self::Gone),
-            "next" => of_segment(Self::Next),
-            "away" => of_segment(Self::Away),
-            "swapped" => of_segment(Self::Swapped),
-            "before" => of_segment(Self::Before),
-            "spare" => of_segment(Self::Spare),
-            "headers" => of_segment(Self::Headers),
-            "older" => number(first).map(Self::Older),
-            _ => None,
-        }
-    }
 }
 
 /// A store as files. The newest segment is the last.
@@ -395,8 +328,8 @@ fn check(
     Ok(())
 }
 
-/// Opens a copy twice and, if it is refused, with the loss accepted, too. What the loss affects must
-/// be kept then, also if an earlier acceptance was interrupted.
+/// Opens a copy twice and, if it is refused, with the loss accepted, too. What the loss affects
+/// must be kept then, also if an earlier acceptance was interrupted.
 fn check_copy(image: &Image, store_dir: &Path, log: &[(PathBuf, Vec<u8>)]) -> Result<Found, Violation> {
     let first = open(&builder(), store_dir)?;
     let same = |found: Found, how: &str| {
