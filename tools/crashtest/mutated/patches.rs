@@ -1,9 +1,10 @@
 //! Patches of mutants, and how they are applied to the library's sources.
 //!
-//! A patch is a line that says what the mutant does wrong, perhaps a line `found by: LAYER` with
-//! the layer that is tried first, and then a diff as of `git diff`. Line numbers are ignored: the lines of a hunk that begin with a space or `-` must be in the file
-//! exactly once. Whitespace, lines of comments, and commas before a closing bracket do not count.
-//! So a patch survives formatting and changes elsewhere in the file. Every patch is for the library
+//! A patch is a line that says what the mutant does wrong, perhaps a line `found by: LAYER`
+//! with the layer that is tried first, and then a diff as of `git diff`. Line numbers are
+//! ignored: the lines of a hunk that begin with a space or `-` must be in the file exactly
+//! once. Whitespace, lines of comments, and commas before a closing bracket do not count. So a
+//! patch survives formatting and changes elsewhere in the file. Every patch is for the library
 //! without the others, so patches may share lines, but two must not replace the same line.
 //!
 //! An inserted `mutated!()` says whether the mutant is switched on.

@@ -165,8 +165,8 @@ impl<'a> Plan<'a> {
         ChildConfig { incarnation: number, seed: self.rng.bits(), kill_at, ..self.defaults.clone() }
     }
 
-    /// Adds an incarnation that makes checkpoints of a store with leases, and others that are killed
-    /// when they open the newest one.
+    /// Adds an incarnation that makes checkpoints of a store with leases, and others that are
+    /// killed when they open the newest one.
     fn kill_while_opening_a_checkpoint(&mut self, times: usize) {
         let after = self.random_acks();
         let kill_at = vec![kill_at(CrashPoint::CheckpointDone, 1)];
