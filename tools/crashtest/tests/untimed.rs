@@ -427,7 +427,8 @@ fn what_is_no_history_is_refused_with_its_operation() {
         (r#"{"type":"maybe","value":[]}"#, "operation 1"),
         (r#"{"type":"ok","value":[["w","x",1],["append","x",2]]}"#, "mixed"),
         (r#"{"type":"ok","value":[["cas","x",1]]}"#, "cas"),
-        (r#"{"type":"ok","value":[["w","x",1],["w","x",1]]}"#, "twice"),
+        (r#"{"type":"ok","value":[["append","x",1],["append","x",1]]}"#, "twice"),
+        ("{:type :ok :value [[:w :x 1]]} {:type :ok :value [[:w :x 1]]}", "twice"),
         (r#"{"type":"ok","value":7}"#, "not a list"),
         ("{:type :ok, :value [[:r :x 1]", "EDN"),
     ];
@@ -435,4 +436,19 @@ fn what_is_no_history_is_refused_with_its_operation() {
         let error = untimed::read(text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains(message), "{text}: {error}");
     }
+}
+
+#[test]
+fn answer_belongs_to_the_open_transaction_with_its_writes() {
+    let text = r#"{"type":"invoke","process":0,"value":[["w","x",1],["r","y",null]]}
+{"type":"invoke","process":1,"value":[["w","y",5]]}
+{"type":"ok","process":1,"value":[["w","y",5]]}
+{"type":"invoke","process":0,"value":[["w","z",2]]}
+{"type":"ok","process":0,"value":[["w","z",2]]}
+{"type":"ok","process":0,"value":[["w","x",1],["r","y",null]]}
+"#;
+    assert_eq!(verdict(text), CheckResult::Consistent);
+    // The second transaction began after the write of `y` was acknowledged.
+    let late = text.replace(r#"["w","z",2]]}"#, r#"["w","z",2],["r","y",null]]}"#);
+    assert_eq!(verdict(&late), CheckResult::Violated);
 }

@@ -58,7 +58,7 @@ impl Constraints {
                 constraints.add(answer_event(number - 1), answer_event(number));
             }
         }
-        let mut last_of_session = HashMap::new();
+        let mut last_of_session: HashMap<u64, usize> = HashMap::new();
         let mut in_order: Vec<usize> = (0..txns.len()).collect();
         in_order.sort_unstable_by_key(|txn| txns[*txn].recorded.began);
         for txn in in_order {
@@ -71,7 +71,9 @@ impl Constraints {
                 constraints.add(answer_event(earlier - 1), snapshot(txn));
             }
             if let Some(last) = last_of_session.get(&recorded.process) {
-                constraints.add(snapshot(*last), snapshot(txn));
+                // Also of two that overlap: the client had begun the commit of the first.
+                let earlier = if txns[*last].writes() { commit(*last) } else { snapshot(*last) };
+                constraints.add(earlier, snapshot(txn));
             }
             if recorded.outcome == Outcome::Committed {
                 last_of_session.insert(recorded.process, txn);

@@ -17,7 +17,8 @@
 //! | `s(T) < c(W)`, W wrote the next version of what T read | it was not visible yet |
 //! | `c(U) < s(W)`, W wrote the next version of U's | first committer wins |
 //! | `c(T) < s(U)`, T was acknowledged before U began | a snapshot shows what was acknowledged |
-//! | `s(T) < s(U)`, U follows T in its process | snapshots of a session do not go back |
+//! | `c(T) < s(U)`, U follows T in its process | a session sees its own commits |
+//! | `s(T) < s(U)`, T does not write | snapshots of a session do not go back |
 //!
 //! Proof. Versions of a row are written in the order of their commits. With the third and the
 //! second constraint the last commit at or below `s(T)` is that of the version which T read; with

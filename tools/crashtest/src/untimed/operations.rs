@@ -142,7 +142,7 @@ fn operation(position: u64, value: Value) -> Result<Option<Operation>, String> {
 
 fn pair(operations: Vec<Operation>) -> Result<Operations, Error> {
     let mut txns: Vec<(Recorded, Vec<Value>)> = Vec::new();
-    let mut open: HashMap<i64, usize> = HashMap::new();
+    let mut open: HashMap<i64, Vec<usize>> = HashMap::new();
     let mut processes: HashMap<i64, u64> = HashMap::new();
     for operation in operations {
         let Operation { position, index, kind, process, value } = operation;
@@ -153,11 +153,11 @@ fn pair(operations: Vec<Operation>) -> Result<Operations, Error> {
             |outcome, ended| Recorded { id, process: number, began: position, ended, outcome, steps: Vec::new() };
         match kind {
             Kind::Invoke => {
-                // Without an answer to its last transaction, the outcome of that one stays unknown.
-                open.insert(process, txns.len());
+                // The outcome of a transaction without an answer stays unknown.
+                open.entry(process).or_default().push(txns.len());
                 txns.push((recorded(Outcome::Unknown, None), value));
             }
-            Kind::Answer(outcome) => match open.remove(&process) {
+            Kind::Answer(outcome) => match answered(open.entry(process).or_default(), &txns, &value) {
                 Some(at) => {
                     let (txn, steps) = &mut txns[at];
                     (txn.id, txn.outcome, txn.ended) = (id, outcome, Some(position));
@@ -184,6 +184,17 @@ fn pair(operations: Vec<Operation>) -> Result<Operations, Error> {
     let workload = workload.unwrap_or(Workload::Registers);
     check_unique(workload, &parsed)?;
     Ok(Operations { workload, txns: parsed })
+}
+
+/// Which of the open transactions of a process is answered: the one with these writes, since a
+/// client may begin before it has waited for the commit of its last transaction. Without writes it
+/// is the oldest one.
+fn answered(open: &mut Vec<usize>, txns: &[(Recorded, Vec<Value>)], answer: &[Value]) -> Option<usize> {
+    let is_write = |step: &&Value| step.get(0).is_some_and(|function| function != "r");
+    let writes = |steps: &[Value]| steps.iter().filter(is_write).cloned().collect::<Vec<_>>();
+    let answer = writes(answer);
+    let place = open.iter().position(|txn| writes(&txns[*txn].1) == answer);
+    (!open.is_empty()).then(|| open.remove(place.unwrap_or_default()))
 }
 
 fn parse_step(step: &Value, workload: &mut Option<Workload>) -> Result<Step, String> {

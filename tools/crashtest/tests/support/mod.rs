@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod elle;
 pub mod graph;
 pub mod naive;
 pub mod store;
