@@ -92,7 +92,8 @@ fn check_tables(store_dir: &Path, tables: impl Fn() -> Result<u64, Error>) -> Re
     loop {
         let expected = tables()?;
         let names = names(&store_dir.join("tables")).map_err(unreadable)?;
-        let files = names.iter().filter(|name| name.ends_with(".sst")).count() as u64;
+        let files =
+            names.iter().filter(|name| Path::new(name).extension().is_some_and(|end| end == "sst")).count() as u64;
         if files == expected {
             return Ok(None);
         }
