@@ -44,9 +44,13 @@ impl Entry {
         self.txn.commit_ts.is_none() && self.txn.outcome != Outcome::Aborted && self.writes().next().is_some()
     }
 
-    /// Removes all operations but writes: a crash may have lost what the transaction has read.
+    /// Removes all operations but writes: a crash may have lost what the transaction has read. So
+    /// later snapshots need not show it.
     fn drop_reads(&mut self) {
         self.txn.ops.retain(|op| matches!(op, Op::Write(..)));
+        if self.writes().next().is_none() {
+            self.txn.ended = None;
+        }
     }
 }
 

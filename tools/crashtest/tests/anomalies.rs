@@ -262,6 +262,22 @@ fn real_time_order() {
         r#"{"session":1,"read_ts":0,"commit_ts":3,"outcome":"committed","began":1,"ended":5,"ops":[["w","x","1"]]}
            {"session":2,"read_ts":2,"outcome":"committed","began":6,"ended":7,"ops":[["r","x",null]]}"#,
     );
+    // The second has read what was not acknowledged to the first yet; the third must see it, too.
+    shows(
+        Anomaly::RealTimeOrder,
+        &[2, 3],
+        r#"{"session":1,"read_ts":0,"commit_ts":3,"outcome":"committed","began":1,"ended":9,"ops":[["w","x","1"]]}
+           {"session":2,"read_ts":3,"outcome":"committed","began":4,"ended":5,"ops":[["r","x","1"]]}
+           {"session":3,"read_ts":2,"outcome":"committed","began":6,"ended":7,"ops":[["r","x",null]]}"#,
+    );
+}
+
+#[test]
+fn a_reader_of_the_past_obliges_nobody() {
+    is_fine(
+        r#"{"session":1,"read_ts":8,"outcome":"committed","ended":5,"ops":[["r","x",null]]}
+           {"session":2,"read_ts":2,"outcome":"committed","began":6,"ended":7,"ops":[["r","x",null]]}"#,
+    );
 }
 
 #[test]

@@ -170,3 +170,20 @@ fn only_an_excluding_holder_must_see_durable_commits() {
         assert_eq!(replay(&events).violations.len(), violations, "{later}");
     }
 }
+
+#[test]
+fn a_snapshot_of_durable_data_shows_buffered_commits_of_earlier_grants() {
+    for (read_ts, violations) in [(14, 1), (15, 0)] {
+        for durable in [false, true] {
+            let mut events = [taken(1, LockMode::Exclusive, 10), taken(2, LockMode::Exclusive, 20)].concat();
+            let name = || "name".to_owned();
+            let commit = LockCommit { number: 1, name: name(), token: 10, fenced: true, read_ts: 10, ..<_>::default() };
+            events.push(LockEvent::Commit(Box::new(commit)));
+            events.push(LockEvent::Committed { number: 1, ts: 15 });
+            events.push(LockEvent::Read(LockRead { name: name(), token: 20, read_ts, durable, ..LockRead::default() }));
+            let fenced = replay(&events);
+            let found = fencing_violations(&fenced.grants, &fenced.fenced, &fenced.reads);
+            assert_eq!(found.len(), violations, "read at {read_ts}, durable: {durable}: {found:?}");
+        }
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! Wrong but consistent timestamps would pass the sweep: a store that always shows yesterday's
 //! state is perfectly isolated. These checks tie timestamps to what clients observe: a session does
-//! not go back in time, and a commit acknowledged before a transaction began is in the
-//! transaction's snapshot.
+//! not go back in time, and what was committed or read, and acknowledged, before a transaction
+//! began is in the transaction's snapshot.
 
 use rustc_hash::FxHashMap;
 
@@ -93,11 +93,16 @@ pub fn sessions(history: &History) -> impl Iterator<Item = Finding> {
     })
 }
 
-/// Snapshots older than a commit acknowledged before the transaction began.
+/// Snapshots older than what was acknowledged before the transaction began: a commit, or a read. A
+/// reader without `began` has read the past on purpose.
 pub fn real_time(history: &History) -> impl Iterator<Item = Finding> {
     let acknowledged = history.indexed().filter(|(_, txn)| txn.is_acknowledged());
-    let mut acknowledged: Vec<(u64, u64, TxnIndex)> =
-        acknowledged.filter_map(|(index, txn)| Some((txn.ended?, txn.committed_at()?, index))).collect();
+    let mut acknowledged: Vec<(u64, u64, TxnIndex)> = acknowledged
+        .filter_map(|(index, txn)| {
+            let newest = txn.committed_at().or(txn.began.map(|_| txn.read_ts))?;
+            Some((txn.ended?, newest, index))
+        })
+        .collect();
     acknowledged.sort_unstable();
     let mut began: Vec<(u64, TxnIndex)> =
         history.indexed().filter_map(|(index, txn)| Some((txn.began?, index))).collect();

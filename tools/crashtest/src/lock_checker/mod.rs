@@ -57,9 +57,6 @@ pub struct FencedOp {
     pub read_ts: u64,
     /// The commit timestamp of a commit.
     pub commit_ts: Option<u64>,
-    /// Of a commit: whether the client requested durability. Of a read: whether it shows durable
-    /// data only.
-    pub durable: bool,
 }
 
 /// Whether two grants exclude each other.
@@ -242,8 +239,8 @@ fn check_fencing(grants: &[(u64, LockMode)], commits: &[&FencedOp], found: &mut 
     }
 }
 
-/// Checks visibility, from the first token to the last. A read of durable data need not show
-/// buffered commits.
+/// Checks visibility, from the first token to the last. A snapshot of durable data shows buffered
+/// commits, too: what was fenced under an earlier grant counts as acknowledged.
 fn check_visibility(
     grants: &[(u64, LockMode)],
     commits: &[&FencedOp],
@@ -251,12 +248,12 @@ fn check_visibility(
     found: &mut Vec<(u64, Violation)>,
 ) {
     let (mut commits, mut reads) = (commits.iter().peekable(), reads.iter().peekable());
-    let (mut newest, mut newest_durable) = ([0; CLASSES], [0; CLASSES]);
+    let mut newest = [0; CLASSES];
     for group in grants.chunk_by(|one, other| one.0 == other.0) {
-        let (mut visible, mut durable) = (newest, newest_durable);
+        let mut visible = newest;
         for (token, mode) in group {
-            let mut sees = |op: &FencedOp, is_durable: bool, what: &str| {
-                let needed = greatest(if is_durable { &newest_durable } else { &newest }, *mode);
+            let mut sees = |op: &FencedOp, what: &str| {
+                let needed = greatest(&newest, *mode);
                 if op.read_ts < needed {
                     let details = format!("{what} does not see {needed}, fenced by an earlier token: {op:?}");
                     found.push((op.number, Violation::new("lock: visibility", details)));
@@ -264,18 +261,15 @@ fn check_visibility(
             };
             while commits.next_if(|op| op.token < *token).is_some() {}
             while let Some(op) = commits.next_if(|op| op.token == *token) {
-                sees(op, false, "a transaction");
+                sees(op, "a transaction");
                 let at = mode_class(*mode);
                 visible[at] = op.commit_ts.unwrap_or_default().max(visible[at]);
-                if op.durable {
-                    durable[at] = op.commit_ts.unwrap_or_default().max(durable[at]);
-                }
             }
             while reads.next_if(|op| op.token < *token).is_some() {}
             while let Some(op) = reads.next_if(|op| op.token == *token) {
-                sees(op, op.durable, "a read");
+                sees(op, "a read");
             }
         }
-        (newest, newest_durable) = (visible, durable);
+        newest = visible;
     }
 }

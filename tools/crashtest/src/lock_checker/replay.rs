@@ -272,7 +272,6 @@ impl Replay {
                 token: read.token,
                 read_ts: read.read_ts,
                 commit_ts: None,
-                durable: read.durable,
             });
         }
         for (commit, end) in self.commits.into_values() {
@@ -284,8 +283,8 @@ impl Replay {
                 CommitEnd::NotCommitted => continue,
                 CommitEnd::At(ts) => ts,
             };
-            let LockCommit { number, name, token, fenced, read_ts, durable, .. } = commit;
-            let op = FencedOp { number, name, token, read_ts, commit_ts: Some(ts), durable };
+            let LockCommit { number, name, token, fenced, read_ts, .. } = commit;
+            let op = FencedOp { number, name, token, read_ts, commit_ts: Some(ts) };
             if fenced { &mut history.fenced } else { &mut history.unfenced }.push(op);
         }
     }

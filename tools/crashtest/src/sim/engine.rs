@@ -1,16 +1,18 @@
 //! An engine that yields to the scheduler before each call. When its process is dead, every call
 //! fails.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use percolite::engine::storage::Column;
 use percolite::engine::{
-    ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
-    TxnRecordEntry, TxnRecordPage,
+    ApplyResult, Capabilities, DataLoss, Engine, EngineError, EngineSnapshot, EngineStats, GcEntry, OnCell, OnEachCell,
+    PageBuffer, PageRequest, RowBatch, RowRange, ScanCursor, ScanVisitor, TxnRecordEntry, TxnRecordPage,
+    WriteStallStats,
 };
-use percolite::row::{RowState, TxnRecord, WriteRecord};
+use percolite::row::{Lock, RowState, TxnRecord, WriteRecord};
 use percolite::{KeyspaceId, RowKey, Timestamp, Value};
 
 use super::scheduler::Scheduler;
@@ -175,6 +177,38 @@ impl<E: Engine> Engine for ScheduledEngine<E> {
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
         self.enter("delete keyspace")?.delete_keyspace(keyspace)
     }
+
+    fn checkpoint(&self, directory: &Path) -> Result<(), EngineError> {
+        self.enter("checkpoint")?.checkpoint(directory)
+    }
+
+    fn stats(&self) -> Result<EngineStats, EngineError> {
+        self.enter("stats")?.stats()
+    }
+
+    fn approximate_size(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
+        self.engine.approximate_size(column, start, end)
+    }
+
+    fn write_stalls(&self) -> WriteStallStats {
+        self.engine.write_stalls()
+    }
+
+    fn is_fresh_checkpoint(&self) -> bool {
+        self.engine.is_fresh_checkpoint()
+    }
+
+    fn clear_checkpoint_flag(&self) -> Result<(), EngineError> {
+        self.enter("clear checkpoint flag")?.clear_checkpoint_flag()
+    }
+
+    fn data_losses(&self) -> Vec<DataLoss> {
+        self.engine.data_losses()
+    }
+
+    fn write_status_file(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
+        self.enter("write status file")?.write_status_file(document)
+    }
 }
 
 struct ScheduledSnapshot {
@@ -196,6 +230,10 @@ impl EngineSnapshot for ScheduledSnapshot {
         self.enter(if column == Column::Lock { "read lock" } else { "read write" })?.get_cell(column, row, on_cell)
     }
 
+    fn multi_get_cell(&self, column: Column, rows: &[&RowKey], on_cell: OnEachCell<'_>) -> Result<(), EngineError> {
+        self.enter("read several")?.multi_get_cell(column, rows, on_cell)
+    }
+
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
         self.enter("read txn record")?.txn_record(row, start_ts)
     }
@@ -210,5 +248,66 @@ impl EngineSnapshot for ScheduledSnapshot {
 
     fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError> {
         self.enter(if column == Column::Lock { "read locks" } else { "read writes" })?.scan_page(column, page, cells)
+    }
+
+    fn scan_unlocked(
+        &self,
+        column: Column,
+        range: &RowRange,
+        cursor: &ScanCursor,
+        visit: ScanVisitor<'_>,
+    ) -> Result<bool, EngineError> {
+        self.enter("visit")?.scan_unlocked(column, range, cursor, visit)
+    }
+
+    fn scan_raw(&self, column: Column, range: &RowRange, visit: ScanVisitor<'_>) -> Result<(), EngineError> {
+        self.enter("visit raw")?.scan_raw(column, range, visit)
+    }
+
+    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
+        self.enter("read lock")?.lock(row)
+    }
+
+    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
+        self.enter("read write")?.write(row)
+    }
+
+    fn scan_locks(&self, page: &PageRequest<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
+        self.enter("read locks")?.scan_locks(page)
+    }
+
+    fn scan_writes(&self, page: &PageRequest<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+        self.enter("read writes")?.scan_writes(page)
+    }
+
+    fn any_lock(&self) -> Result<bool, EngineError> {
+        self.enter("read any lock")?.any_lock()
+    }
+
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
+        self.enter("read row")?.row(row, start_ts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// A method with a default that is not forwarded would never be simulated.
+    #[test]
+    fn every_method_of_the_engine_traits_is_forwarded() {
+        let traits = include_str!("../../../../src/engine/api.rs");
+        let this = include_str!("engine.rs");
+        for (name, wrapper) in [("Engine", "ScheduledEngine<E>"), ("EngineSnapshot", "ScheduledSnapshot")] {
+            let declared = methods(traits, &format!("pub trait {name}: "));
+            let forwarded = methods(this, &format!("{name} for {wrapper} {{"));
+            assert!(declared.len() > 10, "{name}: {declared:?}");
+            let missing: Vec<_> = declared.iter().filter(|method| !forwarded.contains(method)).collect();
+            assert!(missing.is_empty(), "{wrapper} does not forward {missing:?} of {name}");
+        }
+    }
+
+    /// The methods between the line that has `header` and the next line that is a closing brace.
+    fn methods<'a>(text: &'a str, header: &str) -> Vec<&'a str> {
+        let lines = text.lines().skip_while(|line| !line.contains(header)).take_while(|line| *line != "}");
+        lines.filter_map(|line| line.strip_prefix("    fn ")?.split(['(', '<']).next()).collect()
     }
 }

@@ -120,7 +120,8 @@ impl Histories<'_> {
             || a > b
             || first.outcome != Outcome::Committed
             || (first.read_ts <= second.read_ts && acknowledged.is_none_or(|ts| ts <= second.read_ts));
-        let real_time = match (acknowledged, first.ended, second.began) {
+        let read = first.began.filter(|_| first.outcome == Outcome::Committed).map(|_| first.read_ts);
+        let real_time = match (acknowledged.or(read), first.ended, second.began) {
             (Some(ts), Some(ended), Some(began)) => began <= ended || ts <= second.read_ts,
             _ => true,
         };
