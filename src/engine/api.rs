@@ -46,6 +46,9 @@ pub trait Engine: Send + Sync {
 
     /// Applies the batches in order, each atomically, and returns a result for each.
     ///
+    /// A crash leaves a prefix of all changes: batches, metadata and the safe point, in the order
+    /// of their calls. So a change that relies on an earlier one is never there without it.
+    ///
     /// # Errors
     /// After an error, any of the batches may or may not have been applied.
     fn apply(&self, batches: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError>;

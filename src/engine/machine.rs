@@ -138,6 +138,24 @@ impl SimMachine {
         self.tables.crash(seed);
     }
 
+    /// [`SimMachine::crash`] with each choice made by the caller: `choose` gets the number of
+    /// possibilities and returns the index of one. The first keeps the least, the last the most.
+    pub fn crash_with(&self, choose: &mut dyn FnMut(usize) -> usize) {
+        self.disk.crash_with(choose);
+        self.tables.crash(Self::choose_tables(&self.tables, choose));
+    }
+
+    /// [`SimMachine::kill`] with the choice made by the caller.
+    pub fn kill_with(&self, choose: &mut dyn FnMut(usize) -> usize) {
+        self.disk.kill();
+        self.tables.crash(Self::choose_tables(&self.tables, choose));
+    }
+
+    fn choose_tables(tables: &SimStorage, choose: &mut dyn FnMut(usize) -> usize) -> u64 {
+        let possible = usize::try_from(tables.unsynced() + 1).unwrap_or(usize::MAX);
+        choose(possible) as u64
+    }
+
     /// Makes the `nth` matching call from here fail; 1 is the next. On the log's disk, `seed`
     /// decides how much of the failing call is applied.
     pub fn fail(&self, fault: MachineFault, nth: u64, seed: u64) {

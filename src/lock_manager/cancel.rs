@@ -49,8 +49,10 @@ impl fmt::Debug for CancelToken {
 impl CancelToken {
     /// Cancels the waits. A second call does nothing.
     pub fn cancel(&self) {
+        // The flag comes first: a wait that registers after the list is taken must find it set.
         self.0.is_cancelled.store(true, Ordering::Release);
         let waiting = std::mem::take(&mut *self.0.waiting.lock());
+        yield_point!();
         for waiter in waiting {
             waiter.notify();
         }

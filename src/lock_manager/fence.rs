@@ -129,6 +129,7 @@ impl InFlightFences {
             if durable {
                 grant.note_fenced_commit(commit_ts);
             }
+            yield_point!();
             grant.state().fetch_sub(1, Ordering::SeqCst);
         });
         if let FenceSet::Many(several) = &fences.0 {

@@ -313,6 +313,10 @@ impl GroupCommit {
                 self.parts.timestamps.request_reservation();
             }
             crash_point!(GroupPublished);
+            // After a close or a failure no later sync makes these commits durable, so they are not
+            // acknowledged. If the pipeline is open here, the sync at the end of a close covers
+            // them.
+            self.parts.failure.check_open()?;
             Ok((results, now))
         });
         match applied {

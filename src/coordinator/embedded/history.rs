@@ -75,7 +75,9 @@ impl History {
     }
 
     /// The limit of the GC horizon at present: the oldest active `read_ts` or, if it is lower,
-    /// `durable_ts`. With history the start of the retention window limits the horizon, too; but
+    /// `durable_ts`. A removal of versions is in the log after the commits that replaced them, and
+    /// a crash leaves a prefix, so no crash keeps the removal alone; but durable reads still use
+    /// versions that are replaced by commits above `durable_ts`. With history the start of the retention window limits the horizon, too; but
     /// the limit is never below the floor.
     pub fn gc_horizon_max(&self) -> Timestamp {
         let read = self.pipeline.views().oldest_read_ts().min(self.pipeline.sync().durable_ts());

@@ -27,7 +27,9 @@ pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) ->
         let current = shared.state.lock();
         // The list has the sequences of the open snapshots, in ascending order. Last comes the
         // visible sequence, the highest: until this batch is visible, new snapshots may still open
-        // there.
+        // there. It counts although no snapshot may be there yet. The views of commits never need
+        // that, because the leader opens them between its writes. But background work opens
+        // snapshots at any time, and each must show everything written before.
         let older = |sequence: &u64| *sequence != current.visible_sequence;
         open_sequences.extend(current.snapshots.keys().copied().filter(older));
         open_sequences.push(current.visible_sequence);

@@ -125,7 +125,9 @@ impl LockGuard {
             if now >= end {
                 break false;
             }
-            waiter.wait_at_most(&**env, self.until_it_may_be_lost().min(end.saturating_sub(now)));
+            let left = self.until_it_may_be_lost().min(end.saturating_sub(now));
+            yield_point!();
+            waiter.wait_at_most(&**env, left);
         };
         self.grant().unwatch(&waiter);
         lost

@@ -65,6 +65,7 @@ pub mod run_report;
 pub mod runs;
 #[cfg(feature = "rocks")]
 pub mod self_kill;
+pub mod sequences;
 pub mod sim;
 pub mod terminal_table;
 mod think_time;

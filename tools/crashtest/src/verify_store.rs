@@ -243,8 +243,15 @@ fn verify_locks(
     let (now, wall_now) = event_log.now();
     event_log.record(LockEvent::StoreOpened(before, now, (wall, wall_now)));
     let (rows, shared) = (store.keyspace(LOCK_KEYSPACE)?, SharedLocks::default());
-    let env =
-        LockEnv { store, engine, rows: &rows, runtime: &*event_log.runtime, recorder: event_log, shared: &shared };
+    let env = LockEnv {
+        store,
+        engine,
+        rows: &rows,
+        runtime: &*event_log.runtime,
+        recorder: event_log,
+        shared: &shared,
+        is_simulated: false,
+    };
     let events = event_log.events.lock().clone();
     let mut rng = SeededRng::new(u64::from(target.incarnation));
     found.violations.extend(final_checks::check_leases(

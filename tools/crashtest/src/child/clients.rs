@@ -122,7 +122,15 @@ fn run_lock_client(
         config: client_config,
     };
     let OpenStore { store, engine, runtime, shared_locks, .. } = opened;
-    let env = LockEnv { store, engine: &**engine, rows, runtime: &**runtime, recorder, shared: shared_locks };
+    let env = LockEnv {
+        store,
+        engine: &**engine,
+        rows,
+        runtime: &**runtime,
+        recorder,
+        shared: shared_locks,
+        is_simulated: false,
+    };
     let (mut lock_client, began) = (LockClient::new(env, client_id, rng, PAUSE_MAX_MS), Instant::now());
     let mut done = 0;
     while (config.transactions == 0 || done < config.transactions)

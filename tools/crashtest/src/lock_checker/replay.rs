@@ -53,8 +53,8 @@ struct Grant {
     requested_at: Option<LogicalTime>,
     id: Option<u64>,
     no_wait: bool,
-    /// The start of each interval of the grant: the grant itself, each failed conversion, and each
-    /// later opening at which its lease continues. Beside each start are the numbers of the end
+    /// The start of each interval of the grant: the grant itself, each failed conversion, each
+    /// renewal, and each later opening at which its lease continues. Beside each start are the numbers of the end
     /// attempts that had failed by then and so do not end the interval.
     start_times: Vec<(LogicalTime, Vec<u64>)>,
     end_attempts: Vec<(u64, LogicalTime)>,
@@ -87,6 +87,14 @@ impl Grant {
         let lasts = self.lease_ends.entry(term.from.incarnation).or_default();
         *lasts = term.ends().max(*lasts);
         self.term = Some(term);
+    }
+
+    /// A renewal proves that the lease is held, also if it was attached in a later incarnation than
+    /// that of its grant, and nothing was known of it.
+    fn renewed(&mut self, term: LeaseTerm, at: LogicalTime) {
+        self.extend(term);
+        let cancelled = self.start_times.last().map_or_else(Vec::new, |(_, cancelled)| cancelled.clone());
+        self.start_times.push((at, cancelled));
     }
 }
 
@@ -129,7 +137,7 @@ impl Replay {
                 self.requests.insert(*request, (name.clone(), *mode, *no_wait, *at));
             }
             LockEvent::Granted { request, token, id, at, term } => self.granted(*request, *token, (*id, *at, *term)),
-            LockEvent::Renewed { name, token, term } => self.with(name, *token, |grant| grant.extend(*term)),
+            LockEvent::Renewed { name, token, term, at } => self.with(name, *token, |grant| grant.renewed(*term, *at)),
             LockEvent::EndAttempt { name, token, by, at } => {
                 self.with(name, *token, |grant| grant.end_attempts.push((*by, *at)));
             }

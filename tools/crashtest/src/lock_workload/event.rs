@@ -67,8 +67,8 @@ pub enum LockEvent {
     /// A grant was returned. `id` is the request's number in its incarnation; `None` after a
     /// conversion, and if the client got no guard.
     Granted { request: u64, token: u64, id: Option<u64>, at: LogicalTime, term: Option<LeaseTerm> },
-    /// A lease was renewed.
-    Renewed { name: String, token: u64, term: LeaseTerm },
+    /// A call has renewed a lease, which is held at this time.
+    Renewed { name: String, token: u64, term: LeaseTerm, at: LogicalTime },
     /// An attempt to end the grant, numbered `by`, is about to be made.
     EndAttempt { name: String, token: u64, by: u64, at: LogicalTime },
     /// The end attempt `by`, which was a conversion, has failed. The grant is unchanged.

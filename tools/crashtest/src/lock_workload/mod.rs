@@ -16,12 +16,14 @@
 //! |---|---|
 //! | `event` | the events |
 //! | `client` | how locks are taken and released |
+//! | `waits` | how waits end |
 //! | `while_held` | what is done while a lock is held |
 //! | `final_checks` | checks after an opening, and after the last use of locks |
 
 mod client;
 pub mod event;
 pub mod final_checks;
+mod waits;
 mod while_held;
 
 use std::collections::BTreeMap;
@@ -53,7 +55,10 @@ pub struct SharedLocks {
     detached: Mutex<Vec<(String, u64)>>,
     /// Guards that any client may drop.
     shared_guards: Mutex<Vec<(String, u64, LockGuard)>>,
-    cancels: Mutex<Vec<CancelToken>>,
+    /// The names and reasons of requests that can be cancelled.
+    cancels: Mutex<Vec<(String, String, CancelToken)>>,
+    /// When a call by token that ended a grant had returned, by the grant's token.
+    end_times: Mutex<BTreeMap<u64, u64>>,
     /// A register outside the store: the largest token by name.
     register: Mutex<BTreeMap<String, u64>>,
     counts: Mutex<Counts>,

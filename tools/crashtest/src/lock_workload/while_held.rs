@@ -7,6 +7,7 @@ use percolite::{Durability, Error, ErrorKind, LockMode, Timestamp, Txn, TxnOptio
 use super::LEASE_MAX_MS;
 use super::client::{HeldLock, LockClient, LockRequest};
 use super::event::{LockCommit, LockEvent, LockRead};
+use super::waits::reason_of;
 use crate::client::committed_at;
 use crate::key_encoding::encode_key;
 
@@ -24,7 +25,7 @@ enum Work {
 impl<'a> LockClient<'a> {
     /// Does something under a lock; returns the lock unless it has ended.
     pub(super) fn while_held(&mut self, mut held: HeldLock<'a>) -> Result<Option<HeldLock<'a>>, Error> {
-        match self.rng.below(16) {
+        match self.rng.below(18) {
             0..=4 => return self.commit(held, Work::Append),
             5 | 6 => return self.commit(held, Work::Read),
             7 | 8 => return self.commit(held, Work::Unfenced),
@@ -33,6 +34,8 @@ impl<'a> LockClient<'a> {
             12 => self.write_outside(&held)?,
             13 => self.convert(&mut held)?,
             14 if held.lease.is_some() => self.renew(&mut held)?,
+            14 => self.wait_lost(&mut held)?,
+            15 => self.cancel_a_wait(Some(&held.name))?,
             _ => self.pause(),
         }
         if !held.is_held() {
@@ -179,7 +182,8 @@ impl<'a> LockClient<'a> {
         match held.guard()?.renew(time) {
             Ok(()) => {
                 let (name, term) = (held.name.clone(), self.term(from, time, true));
-                self.events.record(LockEvent::Renewed { name, token: held.token, term });
+                let at = self.events.now();
+                self.events.record(LockEvent::Renewed { name, token: held.token, term, at });
             }
             Err(error) if matches!(error.kind(), ErrorKind::LockLost(_)) => {
                 self.events.record_not_held(&held.name, held.token, 0);
@@ -247,12 +251,12 @@ impl<'a> LockClient<'a> {
     pub(super) fn transact(&mut self) -> Result<(), Error> {
         let request = LockRequest { lease: None, ..self.random_request() };
         let (options, store) = (self.options_of_txn(), self.env.store);
-        let lock = self.options(&request);
         let requested = self.record_request(&request);
-        let (reason, name) = (requested.tick.to_string(), request.name.as_str());
+        let lock = self.options(&request, requested);
+        let (reason, name) = (reason_of(requested), request.name.as_str());
         let (mut held, mut last) = (None, None);
         let pauses = self.rng.one_in(8);
-        let done: Result<(), Error> = store.transact_with_lock(name, lock.reason(reason.as_str()), options, |txn| {
+        let done: Result<(), Error> = store.transact_with_lock(name, lock, options, |txn| {
             let at = self.events.now();
             if let Some((number, _, _)) = last.take() {
                 self.events.record(LockEvent::NotCommitted { number });

@@ -38,6 +38,7 @@ use crate::violation::Violation;
 
 pub use plan::TRANSACTIONS_MIN;
 use plan::{Focus, SimPlan};
+pub use runtime::SimRuntime;
 use scheduler::LONG_STALL;
 pub use scheduler::Scheduler;
 

@@ -116,7 +116,15 @@ impl Embedded<'_> {
             let runtime = SimRuntime::new(self.scheduler, 0);
             let shared = Arc::clone(&self.shared_locks);
             let (engine, rows): (&dyn Engine, &Keyspace) = (&**engine, &rows);
-            let env = LockEnv { store, engine, rows, runtime: &*runtime, recorder: &recorder, shared: &shared };
+            let env = LockEnv {
+                store,
+                engine,
+                rows,
+                runtime: &*runtime,
+                recorder: &recorder,
+                shared: &shared,
+                is_simulated: true,
+            };
             final_checks::check_leases(&EventWriter { env, incarnation }, &self.lock_events.all(), &mut self.rng)
         });
         match checked {
@@ -166,6 +174,7 @@ impl Embedded<'_> {
                     runtime: &*runtime,
                     recorder: &recorder,
                     shared: &shared,
+                    is_simulated: true,
                 };
                 let mut client = LockClient::new(env, client_id, rng, pause_max_ms);
                 for step in 0..steps {
@@ -233,6 +242,7 @@ impl Embedded<'_> {
             runtime: &*runtime,
             recorder: &recorder,
             shared: &self.shared_locks,
+            is_simulated: true,
         };
         self.shared_locks.drop_guards(&EventWriter { env, incarnation });
         let violations = final_checks::check_wakeups(store, self.shared_locks.counts())
