@@ -75,10 +75,12 @@ impl History {
     }
 
     /// The limit of the GC horizon at present: the oldest active `read_ts` or, if it is lower,
-    /// `durable_ts`. A removal of versions is in the log after the commits that replaced them, and
-    /// a crash leaves a prefix, so no crash keeps the removal alone; but durable reads still use
-    /// versions that are replaced by commits above `durable_ts`. With history the start of the retention window limits the horizon, too; but
+    /// `durable_ts`. With history the start of the retention window limits the horizon, too; but
     /// the limit is never below the floor.
+    ///
+    /// The durable view is in use, so `durable_ts` is mostly among the active `read_ts`; here it is
+    /// named because that view may have expired. No crash needs it: what GC removes is in the log
+    /// after the commits that replaced it, and a crash leaves a prefix.
     pub fn gc_horizon_max(&self) -> Timestamp {
         let read = self.pipeline.views().oldest_read_ts().min(self.pipeline.sync().durable_ts());
         let Some(kept) = &self.kept else { return read };

@@ -120,8 +120,9 @@ impl<'a> LeaseRows<'a> {
     pub(in crate::store) fn remove(self, ended: &[Arc<Grant>]) -> Result<()> {
         if ended.iter().any(|grant| grant.in_flight_commits() > 0) {
             // Commits in flight may include those that write these rows. Without the drain, a row
-            // could be written after its removal. Today the removal would be refused: it reads the
-            // row for update, in a transaction that passes through the same queue.
+            // could be written after its removal. Two other rules prevent that, too: a commit that
+            // is queued earlier conflicts with the removal, which reads the row for update, and one
+            // that is queued later finds its grant ended.
             self.store.inner.lock_authority()?.drain()?;
         }
         let mut damaged = Ok(());
