@@ -36,7 +36,7 @@ const FAILURES_MAX: usize = 10;
 pub struct SequencesArgs {
     /// The number of operations of the longest sequences.
     #[arg(long, default_value_t = 3)]
-    pub length: usize,
+    pub length: u32,
     /// Enable a known mistake.
     #[arg(long, hide = true, value_parser = mutant)]
     pub mutant: Option<Mutant>,
@@ -139,8 +139,8 @@ pub fn run(args: &SequencesArgs) -> SequencesResult {
     Scheduler::install_hooks();
     let mut result = SequencesResult::default();
     for length in 1..=args.length {
-        for number in 0..OPERATIONS.len().pow(u32::try_from(length).unwrap_or(u32::MAX)) {
-            let at = |nth: usize| OPERATIONS[number / OPERATIONS.len().pow(nth as u32) % OPERATIONS.len()];
+        for number in 0..OPERATIONS.len().pow(length) {
+            let at = |nth: u32| OPERATIONS[number / OPERATIONS.len().pow(nth) % OPERATIONS.len()];
             let sequence: Vec<Operation> = (0..length).map(at).collect();
             result.sequences += 1;
             for end in ENDS {
