@@ -176,9 +176,9 @@ impl GroupSync {
     /// Returns once everything written before this call is durable, also what has no timestamp,
     /// such as the safe point. Nothing depends on that: a crash leaves a prefix of all changes, so
     /// what was removed because of the safe point is there again if the safe point is lost. A
-    /// running sync, which may have begun too early, would do as well. This sync, like all others, never runs concurrently with another
-    /// one: if one of two concurrent syncs failed, it could lose pages that the other then reports
-    /// as durable.
+    /// running sync, which may have begun too early, would do as well. This sync, like all others,
+    /// never runs concurrently with another one: if one of two concurrent syncs failed, it could
+    /// lose pages that the other then reports as durable.
     pub fn sync_now(&self) -> Result<()> {
         self.parts.failure.check_open()?;
         self.join_sync(Timestamp::MAX).map_or(Ok(()), |role| self.run_role(role))?;

@@ -273,7 +273,7 @@ fn real_time_order() {
 }
 
 #[test]
-fn a_reader_of_the_past_obliges_nobody() {
+fn a_reader_of_the_past_does_not_bound_later_reads() {
     is_fine(
         r#"{"session":1,"read_ts":8,"outcome":"committed","ended":5,"ops":[["r","x",null]]}
            {"session":2,"read_ts":2,"outcome":"committed","began":6,"ended":7,"ops":[["r","x",null]]}"#,

@@ -54,8 +54,8 @@ struct Grant {
     id: Option<u64>,
     no_wait: bool,
     /// The start of each interval of the grant: the grant itself, each failed conversion, each
-    /// renewal, and each later opening at which its lease continues. Beside each start are the numbers of the end
-    /// attempts that had failed by then and so do not end the interval.
+    /// renewal, and each later opening at which its lease continues. Beside each start are the
+    /// numbers of the end attempts that had failed by then and so do not end the interval.
     start_times: Vec<(LogicalTime, Vec<u64>)>,
     end_attempts: Vec<(u64, LogicalTime)>,
     is_over: bool,
