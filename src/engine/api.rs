@@ -103,6 +103,13 @@ pub trait Engine: Send + Sync {
     /// but need not be atomic.
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError>;
 
+    /// Gives the space of a keyspace that was [deleted](Engine::delete_keyspace) back to the disk.
+    /// To be called when no snapshot from before the deletion is open any more, or most of the
+    /// space stays in use.
+    fn reclaim_keyspace(&self, _keyspace: KeyspaceId) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// Makes a copy in a new directory.
     ///
     /// The copy is a prefix of the applied changes. It contains everything applied before this

@@ -60,6 +60,12 @@ pub struct EngineStats {
     /// Disk space of the write-ahead log: its segments, including preallocated zeros, and what is
     /// kept of each accepted data loss: quarantined segments and a loss file.
     pub wal_bytes: u64,
+    /// The number of segments of the write-ahead log, and of files made ahead of their use.
+    pub wal_segments: u64,
+    /// The part of `wal_bytes` that accepted data losses have left. Nothing removes it.
+    pub lost_wal_bytes: u64,
+    /// Disk space of RocksDB's files other than tables: manifest, options and logs of events.
+    pub other_table_bytes: u64,
     /// The tables of each column.
     pub columns: Vec<ColumnStats>,
 }

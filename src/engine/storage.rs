@@ -96,6 +96,11 @@ pub trait Storage: CellReader + 'static {
     fn sync(&self) -> Result<(), EngineError>;
     /// Work after a flush into this storage, which blocks neither reads nor writes, and may fail.
     fn after_flush(&self) {}
+    /// See [`Engine::reclaim_keyspace`](super::Engine::reclaim_keyspace). The keyspace has the keys
+    /// from `start`, included, to `end`, excluded.
+    fn reclaim_range(&self, _start: &[u8], _end: &[u8]) -> Result<(), EngineError> {
+        Ok(())
+    }
     /// See [`Engine::space_left`](super::Engine::space_left).
     fn space_left(&self) -> SpaceLeft {
         SpaceLeft::Enough

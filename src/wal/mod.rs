@@ -76,6 +76,18 @@ pub use recovery::{Recovered, oldest_segment, recover};
 pub use resume::{create, resume};
 pub use writer::WalWriter;
 
+/// Whether a file with this name is a segment.
+#[cfg(feature = "rocks")]
+pub fn is_segment(name: &str) -> bool {
+    segment::parse_segment_number(name).is_some()
+}
+
+/// Whether a file with this name was left by an accepted data loss.
+#[cfg(feature = "rocks")]
+pub fn is_of_a_loss(name: &str) -> bool {
+    name.starts_with(segment::LOST)
+}
+
 /// Whether a file with this name is a segment, or the sync record.
 pub fn is_log_file_name(name: &str) -> bool {
     name == sync_record::FILE_NAME || segment::parse_segment_number(name).is_some()

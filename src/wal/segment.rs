@@ -41,7 +41,7 @@ const SEGMENT_HEADER_BYTES: usize = 128;
 const CHECKSUMMED_BYTES: usize = SEGMENT_HEADER_BYTES - 4;
 const SUFFIX: &str = ".segment";
 const NAME_DIGITS: usize = 10;
-const LOST: &str = "lost-";
+pub const LOST: &str = "lost-";
 
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,6 +48,10 @@ use crate::option_ranges;
 use crate::sync::Mutex;
 use crate::wal;
 
+/// A keyspace that was deleted is compacted away at once if its tables have this size. Smaller ones
+/// are left to RocksDB.
+const RECLAIMED_BYTES_MIN: u64 = 1 << 20;
+
 /// The engine over a directory.
 pub type DirectoryEngine = LocalEngine<DirectoryStorage>;
 
@@ -160,6 +164,12 @@ impl DirectoryStorage {
         let accepted_losses = read_accepted_losses(&wal)?;
         Ok(Self { lsm, accepted_losses, directory, wal, reserve: None, compaction_due: AtomicBool::default() })
     }
+}
+
+/// The names and sizes of the files in a directory, as far as they can be read.
+fn file_sizes(directory: &Directory) -> impl Iterator<Item = (String, u64)> {
+    let files = std::fs::read_dir(directory.path()).into_iter().flatten().flatten();
+    files.filter_map(|file| Some((file.file_name().into_string().ok()?, file.metadata().ok()?.len())))
 }
 
 /// Opens a subdirectory of a store, which must exist.
@@ -275,6 +285,18 @@ impl Storage for DirectoryStorage {
         copied.map(|()| copy.keep())
     }
 
+    /// In an idle store the deletion would stay in the memtable, and the rows in the tables.
+    fn reclaim_range(&self, start: &[u8], end: &[u8]) -> Result<(), EngineError> {
+        let tables = self.lsm.tables();
+        let size = |column| tables.approximate_size(column, start, end).unwrap_or(0);
+        let bytes: u64 = Column::ALL.into_iter().map(size).sum();
+        if bytes >= RECLAIMED_BYTES_MIN && tables.may_compact() {
+            self.lsm.flush_all()?;
+            tables.compact_all_columns(start, end);
+        }
+        Ok(())
+    }
+
     fn space_left(&self) -> SpaceLeft {
         self.reserve.as_ref().map_or(SpaceLeft::Enough, Reserve::space_left)
     }
@@ -295,9 +317,16 @@ impl Storage for DirectoryStorage {
     }
 
     fn stats(&self) -> Result<EngineStats, EngineError> {
-        let files = std::fs::read_dir(self.wal.path()).into_iter().flatten().flatten();
-        let wal_bytes = files.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum();
-        Ok(EngineStats { wal_bytes, space_left: self.space_left(), ..self.lsm.stats()? })
+        let mut stats = EngineStats { space_left: self.space_left(), ..self.lsm.stats()? };
+        for (name, bytes) in file_sizes(&self.wal) {
+            stats.wal_bytes += bytes;
+            stats.wal_segments += u64::from(wal::is_segment(&name));
+            stats.lost_wal_bytes += if wal::is_of_a_loss(&name) { bytes } else { 0 };
+        }
+        let others = file_sizes(self.lsm.tables().directory())
+            .filter(|(name, _)| name.rsplit_once('.').is_none_or(|(_, end)| end != "sst"));
+        stats.other_table_bytes = others.map(|(_, bytes)| bytes).sum();
+        Ok(stats)
     }
 
     fn approximate_size(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {

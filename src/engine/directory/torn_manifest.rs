@@ -32,10 +32,10 @@ pub fn truncate_torn_manifest(
     options: RocksOptions,
     identity: u64,
 ) -> Result<(), EngineError> {
-    let Some(record) = manifest::find_torn_record(tables.path())? else { return Ok(()) };
     let scratch = directory.path().join(SCRATCH_DIR);
     // An error is ignored: if the old copy is still there, creating the new one fails.
     let _ = std::fs::remove_dir_all(&scratch);
+    let Some(record) = manifest::find_torn_record(tables.path())? else { return Ok(()) };
     let tried = open_truncated_copy(tables.path(), &scratch, options).and_then(|(tables, copy)| {
         LsmStorage::open_read_only(OsDisk::new(wal.clone()), tables, identity, random()).map(|_| copy)
     });

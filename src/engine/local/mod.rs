@@ -271,6 +271,11 @@ impl<S: Storage> Engine for LocalEngine<S> {
         self.storage.write(batch)
     }
 
+    fn reclaim_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        let (start, end) = keyspace_range(keyspace);
+        self.storage.reclaim_range(&start, &end)
+    }
+
     fn space_left(&self) -> SpaceLeft {
         self.storage.space_left()
     }

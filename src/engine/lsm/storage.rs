@@ -83,7 +83,7 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
     }
 
     /// Flushes everything written before this call.
-    #[cfg(any(test, feature = "crashtest"))]
+    #[cfg(any(test, feature = "crashtest", feature = "rocks"))]
     pub fn flush_all(&self) -> Result<(), EngineError> {
         flush_all(&self.shared)
     }

@@ -34,10 +34,7 @@ const FLUSHES_BETWEEN: u64 = 16;
 impl RocksStorage {
     /// Merges small tables if there are many: see the [module](self).
     pub(super) fn merge_small_tables(&self) {
-        if !self.flushes.fetch_add(1, Ordering::Relaxed).is_multiple_of(FLUSHES_BETWEEN)
-            || self.compactions_paused()
-            || !self.has_room_for_compaction().unwrap_or(false)
-        {
+        if !self.flushes.fetch_add(1, Ordering::Relaxed).is_multiple_of(FLUSHES_BETWEEN) || !self.may_compact() {
             return;
         }
         // A failure leaves the tables as they are; RocksDB reports it to the next flush.
@@ -47,6 +44,19 @@ impl RocksStorage {
             for (start, end) in small_runs(own.collect()) {
                 self.compact(column, &start, &end);
             }
+        }
+    }
+
+    /// Whether compactions are on, and the disk has room for them.
+    pub fn may_compact(&self) -> bool {
+        !self.compactions_paused() && self.has_room_for_compaction().unwrap_or(false)
+    }
+
+    /// Compacts a range of all columns, so that what was deleted there is gone, unless a snapshot
+    /// reads it. A failure leaves the tables as they are.
+    pub fn compact_all_columns(&self, start: &[u8], end: &[u8]) {
+        for column in Column::ALL {
+            self.compact(column, start, end);
         }
     }
 

@@ -170,6 +170,11 @@ impl RocksStorage {
         Self::from_db(db, directory, marker, false)
     }
 
+    /// The directory of the tables.
+    pub fn directory(&self) -> &Directory {
+        &self.database.borrow_owner().directory
+    }
+
     /// The store lock, if this storage has it.
     pub fn store_lock(&self) -> Option<&StoreLock> {
         self.database.borrow_owner().marker.as_ref()

@@ -12,11 +12,11 @@
 
 use std::sync::atomic::Ordering;
 
-use rocksdb::FlushOptions;
 use rocksdb::properties::{
     ESTIMATE_PENDING_COMPACTION_BYTES, LIVE_SST_FILES_SIZE, NUM_ENTRIES_ACTIVE_MEM_TABLE, NUM_IMMUTABLE_MEM_TABLE,
     PropName, num_files_at_level,
 };
+use rocksdb::{FlushOptions, WriteBatch};
 
 use super::write_retry::WriteRetry;
 use super::{LockedDb, RocksStorage, engine_error, free_space};
@@ -40,15 +40,16 @@ impl RocksStorage {
         let mut is_requested = false;
         loop {
             // RocksDB refuses the request while too many memtables wait for their flush.
-            is_requested = is_requested || self.request_flush(false)?;
+            is_requested = is_requested || self.request_flush()?;
             if is_requested && self.is_flushed()? {
                 break;
             }
             self.check_stopped()?;
             let progress = self.background_progress()?;
             if progress.errors > errors_before {
-                // With `wait`, RocksDB returns the error if it was the flush that failed.
-                is_requested = self.request_flush(true)?;
+                self.check_accepts_writes()?;
+                // The flush may be among what failed.
+                is_requested = self.request_flush()?;
             }
             if let Some(reason) = retry.give_up_reason(progress) {
                 return Err(EngineError::Undetermined(format!("RocksDB does not complete a flush: {reason}")));
@@ -59,24 +60,32 @@ impl RocksStorage {
         Ok(())
     }
 
-    /// Requests a flush of all columns. Returns whether RocksDB has accepted the request. With
-    /// `wait`, returns when the flush has ended.
+    /// Requests a flush of all columns. Returns whether RocksDB has accepted the request.
     ///
     /// RocksDB's own wait for a flush of several column families may end too early: it takes the
     /// ids of the flushed memtables in the order of a hash map of the families, and so may compare
     /// a family's memtables with the id of another family (`AtomicFlushMemTables` in 11.8.1). So
     /// the end of a flush is always checked by [`is_flushed`](Self::is_flushed).
-    fn request_flush(&self, wait: bool) -> Result<bool, EngineError> {
+    fn request_flush(&self) -> Result<bool, EngineError> {
         self.database.with_dependent(|LockedDb { db, .. }, columns| {
             let all = Column::ALL.map(|column| columns.get(column));
             let mut options = FlushOptions::default();
-            options.set_wait(wait);
+            options.set_wait(false);
             match db.flush_cfs_opt(&all, &options) {
                 Ok(()) => Ok(true),
                 Err(error) if error.kind() == rocksdb::ErrorKind::TryAgain => Ok(false),
                 Err(error) => Err(engine_error(error)),
             }
         })
+    }
+
+    /// Fails with RocksDB's error if it has stopped for good. An empty batch tells that without a
+    /// wait: a flush that waits would hang if RocksDB had only stopped its background work.
+    fn check_accepts_writes(&self) -> Result<(), EngineError> {
+        match self.database.borrow_owner().db.write_opt(WriteBatch::default(), &self.write_options) {
+            Err(error) if error.kind() != rocksdb::ErrorKind::Incomplete => Err(engine_error(error)),
+            _ => Ok(()),
+        }
     }
 
     /// Whether no column has a non-empty memtable. RocksDB counts a memtable until the manifest has

@@ -29,6 +29,7 @@ pub(in crate::store) fn purge_dropped(store: &Store) -> Result<()> {
     let catalog = store.inner.catalog.keyspace();
     let view = coordinator.begin()?.0;
     let entries: Vec<_> = CatalogReader::new(store).entries(&view, DROPPED_PREFIX).collect::<Result<_>>()?;
+    let mut purged = Vec::new();
     for entry in entries {
         let id = decode_dropped_id(entry.key())?;
         // MAX if the drop is not committed yet, or a running restore fills the keyspace. Then
@@ -62,8 +63,11 @@ pub(in crate::store) fn purge_dropped(store: &Store) -> Result<()> {
         let mut txn = store.begin()?;
         txn.delete(&catalog, entry.key())?;
         txn.commit()?;
+        purged.push(id);
     }
-    Ok(())
+    // This view and the newest one before the last commit are from before the deletion.
+    drop(view);
+    purged.into_iter().try_for_each(|id| Ok(store.inner.engine.reclaim_keyspace(id)?))
 }
 
 /// Keyspaces that are marked as dropped. If this value is dropped without a call of

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use percolite::{KeyspaceStats, Store, StoreStatus, Timestamp};
+use percolite::{EngineStats, KeyspaceStats, SpaceLeft, Store, StoreStatus, Timestamp};
 use serde_json::json;
 
 use crate::exit::Code;
 use crate::open::{StoreDir, StoreOrStatus};
 use crate::output::print_line;
+use crate::status_report::NOT_MEASURED;
 use crate::{status_report, table};
 
 /// The command's options.
@@ -90,6 +91,11 @@ fn print_store(args: &Args, store: &Store) -> Result<()> {
             "columns": engine.columns,
             "data_loss_bytes": store.data_losses().iter().map(|loss| loss.lost_bytes).sum::<u64>(),
             "wal_bytes": engine.wal_bytes,
+            "wal_segments": engine.wal_segments,
+            "lost_wal_bytes": engine.lost_wal_bytes,
+            "other_table_bytes": engine.other_table_bytes,
+            "disk_free_bytes": engine.disk_free_bytes,
+            "space_left": engine.space_left,
             "pending_compaction_bytes": engine.pending_compaction_bytes,
             "keyspaces": keyspace_count,
             "keyspace_stats": keyspaces.iter().map(keyspace_json).collect::<Vec<_>>(),
@@ -111,7 +117,9 @@ fn print_store(args: &Args, store: &Store) -> Result<()> {
         ["orphan locks".to_owned(), indicatif::HumanCount(locks).to_string()],
         ["newest timestamp".to_owned(), time(newest)],
         ["history starts".to_owned(), history_start.map_or_else(|| "no history".into(), time)],
-        ["WAL".to_owned(), size(engine.wal_bytes)],
+        ["WAL".to_owned(), wal_text(&engine)],
+        ["RocksDB's other files".to_owned(), size(engine.other_table_bytes)],
+        ["free on disk".to_owned(), free_text(&engine)],
         ["pending compaction".to_owned(), size(engine.pending_compaction_bytes)],
     ];
     for column in &engine.columns {
@@ -125,6 +133,23 @@ fn print_store(args: &Args, store: &Store) -> Result<()> {
     print_line(table::text_table(["store", ""], rows))?;
     print_keyspaces(&keyspaces)?;
     store.data_losses().iter().try_for_each(print_line)
+}
+
+fn wal_text(engine: &EngineStats) -> String {
+    let size = |bytes| indicatif::HumanBytes(bytes).to_string();
+    let lost = if engine.lost_wal_bytes > 0 {
+        format!(", and {} of accepted data losses", size(engine.lost_wal_bytes))
+    } else {
+        String::new()
+    };
+    let own = engine.wal_bytes.saturating_sub(engine.lost_wal_bytes);
+    format!("{} in {} segments{lost}", size(own), engine.wal_segments)
+}
+
+fn free_text(engine: &EngineStats) -> String {
+    let free =
+        engine.disk_free_bytes.map_or_else(|| NOT_MEASURED.into(), |free| indicatif::HumanBytes(free).to_string());
+    if engine.space_left == SpaceLeft::Enough { free } else { format!("{free}: only deletions are possible") }
 }
 
 /// The JSON of a keyspace's statistics; a dropped keyspace has only its size on disk.

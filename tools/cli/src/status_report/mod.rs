@@ -20,7 +20,7 @@ use crate::table;
 /// The maximum number of rows in each table of transactions or named locks.
 const MAX_LISTED: usize = 5;
 /// In place of a figure that was not measured.
-const NOT_MEASURED: &str = "-";
+pub const NOT_MEASURED: &str = "-";
 
 /// The process, the age of the status, and the store's failure if it has failed.
 pub fn header(status: &StoreStatus) -> String {
