@@ -12,11 +12,11 @@
 
 use std::sync::atomic::Ordering;
 
+use rocksdb::FlushOptions;
 use rocksdb::properties::{
     ESTIMATE_PENDING_COMPACTION_BYTES, LIVE_SST_FILES_SIZE, NUM_ENTRIES_ACTIVE_MEM_TABLE, NUM_IMMUTABLE_MEM_TABLE,
     PropName, num_files_at_level,
 };
-use rocksdb::{FlushOptions, WriteBatch};
 
 use super::write_retry::WriteRetry;
 use super::{LockedDb, RocksStorage, engine_error, free_space};
@@ -47,7 +47,6 @@ impl RocksStorage {
             self.check_stopped()?;
             let progress = self.background_progress()?;
             if progress.errors > errors_before {
-                self.check_accepts_writes()?;
                 // The flush may be among what failed.
                 is_requested = self.request_flush()?;
             }
@@ -77,15 +76,6 @@ impl RocksStorage {
                 Err(error) => Err(engine_error(error)),
             }
         })
-    }
-
-    /// Fails with RocksDB's error if it has stopped for good. An empty batch tells that without a
-    /// wait: a flush that waits would hang if RocksDB had only stopped its background work.
-    fn check_accepts_writes(&self) -> Result<(), EngineError> {
-        match self.database.borrow_owner().db.write_opt(WriteBatch::default(), &self.write_options) {
-            Err(error) if error.kind() != rocksdb::ErrorKind::Incomplete => Err(engine_error(error)),
-            _ => Ok(()),
-        }
     }
 
     /// Whether no column has a non-empty memtable. RocksDB counts a memtable until the manifest has
