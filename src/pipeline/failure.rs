@@ -107,3 +107,8 @@ impl Failure {
 pub fn undetermined(reason: &str) -> Error {
     ErrorKind::Undetermined(reason.into()).into()
 }
+
+/// The error of a call that may have left commits that are not durable, because of this failure.
+pub fn undetermined_by(error: &Error) -> Error {
+    undetermined(&Ended::by(error).reason)
+}

@@ -57,7 +57,7 @@
 
 use std::sync::Arc;
 
-use super::failure::Failure;
+use super::failure::{Failure, undetermined};
 use super::fates::TxnFates;
 use super::group_sync::GroupSync;
 use super::precheck::{Facts, LeaderMemory, Precheck};
@@ -316,8 +316,10 @@ impl GroupCommit {
             // After a close or a failure no later sync makes these commits durable, so they are not
             // acknowledged. If the pipeline is open here, the sync at the end of a close covers
             // them.
-            self.parts.failure.check_open()?;
-            Ok((results, now))
+            match self.parts.failure.reason() {
+                Some(reason) => Err(undetermined(reason)),
+                None => Ok((results, now)),
+            }
         });
         match applied {
             Ok((results, now)) => group.send_replies(results, now, &self.parts.views),

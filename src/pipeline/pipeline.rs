@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::failure::Failure;
+use super::failure::{Failure, undetermined_by};
 use super::fates::TxnFates;
 use super::group_commit::{CommitParts, GroupCommit};
 use super::group_sync::{GroupSync, SyncParts};
@@ -90,20 +90,23 @@ impl Pipeline {
     }
 
     /// Stops the sync thread and rejects all further calls. The caller must have synced all commits
-    /// that must survive.
-    pub fn close(&self) {
+    /// that must survive, but for those that were acknowledged since: the last sync is for them.
+    ///
+    /// # Errors
+    /// `Undetermined` if that sync fails.
+    pub fn close(&self) -> Result<()> {
         self.sync.stop();
-        if self.failure.close() {
-            crash_point!(CloseSynced);
-            // After this write, the timestamps of the next incarnation start where those of this
-            // incarnation ended. If the write fails, they start above the reservation, which is
-            // correct too, so errors are ignored. The oracle is closed before the write: a leader
-            // that has passed the failure check could otherwise allocate a timestamp above the one
-            // written here.
-            let last = self.oracle.close();
-            let last = last.to_u64().to_be_bytes().to_vec();
-            let _ = self.engine.write_meta(&[(HIGH_WATER_KEY.into(), Some(last))]).and_then(|()| self.engine.sync());
+        if !self.failure.close() {
+            return Ok(());
         }
+        crash_point!(CloseSynced);
+        // After this write, the timestamps of the next incarnation start where those of this
+        // incarnation ended. If the write fails, they start above the reservation, which is correct
+        // too, so its error is ignored. The oracle is closed before the write: a leader that has
+        // passed the failure check could otherwise allocate a timestamp above the one written here.
+        let last = self.oracle.close().to_u64().to_be_bytes().to_vec();
+        let _ = self.engine.write_meta(&[(HIGH_WATER_KEY.into(), Some(last))]);
+        self.engine.sync().map_err(|error| undetermined_by(&error.into()))
     }
 
     pub fn engine(&self) -> &dyn Engine {

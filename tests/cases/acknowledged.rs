@@ -177,3 +177,22 @@ pub fn an_unsynced_commit_does_not_cost_the_durable_version(environment: &Enviro
     }
     assert!(conclusive > 0);
 }
+
+/// A close that does not wait for a commit under way must not leave it acknowledged and unsynced.
+pub fn a_commit_that_a_close_overtakes_is_not_acknowledged(environment: &Environment) {
+    let store = environment.open();
+    let (gate, barrier) = Gate::closed();
+    let (hooks, rows, committer) = (store.hooks.clone(), store.rows.clone(), store.store.clone());
+    let commit = spawn(move || {
+        let mut txn = committer.begin_with(buffered())?;
+        txn.put(&rows, "k", "late")?;
+        // The batch is applied, and the view that shows it is not published yet.
+        hooks.after_next_view(move || barrier.pass());
+        txn.commit()
+    });
+    gate.wait_for_arrival();
+    store.store.clone().close().unwrap();
+    gate.open();
+    let error = commit.join().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Undetermined(_)), "{error:?}");
+}

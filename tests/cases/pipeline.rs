@@ -36,6 +36,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("a snapshot sees acknowledged commits and never goes back")
             .on(STORES, acknowledged::a_snapshot_sees_what_was_acknowledged)
             .on(EMBEDDED, acknowledged::a_sync_acknowledges_no_commit_that_came_during_it)
+            .on(ONE, acknowledged::a_commit_that_a_close_overtakes_is_not_acknowledged)
             .not_on(STEPS, WHOLE_STORE),
         Case::new("a closure's own error waits until its reads are durable")
             .on(STORES, acknowledged::a_closures_own_error_waits_until_its_reads_are_durable)

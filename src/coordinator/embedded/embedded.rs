@@ -63,8 +63,9 @@ impl EmbeddedCoordinator {
     ) -> Result<Arc<Self>> {
         let pipeline = Pipeline::open(engine, env, Arc::clone(&metrics), conflict_set_rows)?;
         // On an error the pipeline is closed, because its sync thread would keep the engine open.
-        let history = History::open(&pipeline, history).inspect_err(|_| pipeline.close())?;
-        let rows = Rows::new(Arc::clone(&pipeline), metrics, history.is_kept()).inspect_err(|_| pipeline.close())?;
+        let history = History::open(&pipeline, history).inspect_err(|_| drop(pipeline.close()))?;
+        let rows =
+            Rows::new(Arc::clone(&pipeline), metrics, history.is_kept()).inspect_err(|_| drop(pipeline.close()))?;
         let (history, rows) = (Arc::new(history), Arc::new(rows));
         Ok(Arc::new(Self {
             pipeline,
@@ -289,7 +290,7 @@ impl Coordinator for EmbeddedCoordinator {
             Some(failure) => Err(ErrorKind::Undetermined(failure.to_string()).into()),
             None => self.sync(None),
         };
-        self.pipeline.close();
-        synced
+        let closed = self.pipeline.close();
+        synced.and(closed)
     }
 }

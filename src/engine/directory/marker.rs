@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use super::access::{cannot, not_a_directory, open_existing};
 use super::durable_names::sync_ancestors;
-use super::names::{TABLES_DIR, WAL_DIR};
+use super::names::{RESERVE, TABLES_DIR, WAL_DIR};
 use crate::disk::{Directory, shown};
 use crate::engine::EngineError;
 use crate::engine::rocks::file_names::is_rocksdb_file;
@@ -301,7 +301,12 @@ fn reset_unfinished(path: &Path) -> Result<(), EngineError> {
             left.push(entry);
         }
     }
-    if let Some(foreign) = left.iter().find(|entry| entry.parent() == Some(path) || !is_store_file(entry)) {
+    // A power cut may have kept the reserve's name and lost the marker's.
+    let is_own = |entry: &&PathBuf| match entry.parent() == Some(path) {
+        true => **entry == path.join(RESERVE) && is_file(entry),
+        false => is_store_file(entry),
+    };
+    if let Some(foreign) = left.iter().find(|entry| !is_own(entry)) {
         let what = format!("its creation was interrupted, but {} is not a file of a store", shown(foreign));
         return Err(EngineError::NotAStore(format!("{} is not a percolite store: {what}", shown(path))));
     }
@@ -315,7 +320,11 @@ fn reset_unfinished(path: &Path) -> Result<(), EngineError> {
 /// Whether this is a file of RocksDB or of the log, by its name.
 fn is_store_file(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    is_rocksdb_file(file) || wal::is_log_file_name(name) && file.symlink_metadata().is_ok_and(|found| found.is_file())
+    is_rocksdb_file(file) || wal::is_log_file_name(name) && is_file(file)
+}
+
+fn is_file(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_file())
 }
 
 fn is_empty(path: &Path) -> Result<bool, EngineError> {
