@@ -104,7 +104,8 @@ impl Pipeline {
         // incarnation ended. If the write fails, they start above the reservation, which is correct
         // too, so its error is ignored. The oracle is closed before the write: a leader that has
         // passed the failure check could otherwise allocate a timestamp above the one written here.
-        let last = self.oracle.close().to_u64().to_be_bytes().to_vec();
+        let last = self.oracle.close();
+        let last = last.to_u64().to_be_bytes().to_vec();
         let _ = self.engine.write_meta(&[(HIGH_WATER_KEY.into(), Some(last))]);
         self.engine.sync().map_err(|error| undetermined_by(&error.into()))
     }
