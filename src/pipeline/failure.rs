@@ -62,6 +62,11 @@ impl Failure {
         self.error().map_or(Ok(()), Err)
     }
 
+    /// The error of a call that has committed nothing, on a pipeline that is not open any more.
+    pub fn ended_error(&self) -> Error {
+        self.ended().error()
+    }
+
     /// Why a pipeline that is not open any more was closed or has failed.
     pub fn ended_by(&self) -> &str {
         &self.ended().reason

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::super::LockAuthority;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::lock_manager::LockManager;
 use crate::pipeline::Pipeline;
 use crate::read_view::ReadView;
@@ -49,7 +49,6 @@ impl LockAuthority for PipelineAuthority {
     fn wait_durable(&self, ts: Timestamp) -> Result<()> {
         // The error of the sync is *undetermined*. This caller has committed nothing, so it gets
         // *closed* instead.
-        let closed = || self.0.failure().error().unwrap_or_else(Error::closed_by_user);
-        self.0.sync().wait_durable(ts).map_err(|_| closed())
+        self.0.sync().wait_durable(ts).map_err(|_| self.0.failure().ended_error())
     }
 }

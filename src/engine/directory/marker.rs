@@ -302,9 +302,12 @@ fn reset_unfinished(path: &Path) -> Result<(), EngineError> {
         }
     }
     // A power cut may have kept the reserve's name and lost the marker's.
-    let is_own = |entry: &&PathBuf| match entry.parent() == Some(path) {
-        true => **entry == path.join(RESERVE) && is_file(entry),
-        false => is_store_file(entry),
+    let is_own = |entry: &&PathBuf| {
+        if entry.parent() == Some(path) {
+            **entry == path.join(RESERVE) && is_file(entry)
+        } else {
+            is_store_file(entry)
+        }
     };
     if let Some(foreign) = left.iter().find(|entry| !is_own(entry)) {
         let what = format!("its creation was interrupted, but {} is not a file of a store", shown(foreign));

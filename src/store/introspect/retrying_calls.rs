@@ -86,13 +86,14 @@ impl ListedCall {
     /// Records another failed attempt.
     pub fn update(&self, call: RetryingRecord) {
         let replaced = self.list.0.lock().calls.insert(self.number, call);
-        debug_assert!(replaced.is_some(), "a call is listed until it ends");
+        assert!(replaced.is_some(), "invariant: a retrying call is listed until it ends");
     }
 }
 
 impl Drop for ListedCall {
     fn drop(&mut self) {
         let ended = self.list.0.lock().calls.remove(&self.number);
-        debug_assert!(ended.is_some(), "a call is listed until it ends");
+        let is_unwinding = std::thread::panicking();
+        assert!(ended.is_some() || is_unwinding, "invariant: a retrying call is listed until it ends");
     }
 }
