@@ -9,7 +9,7 @@ use std::time::Duration;
 use percolite::engine::storage::Column;
 use percolite::engine::{
     ApplyResult, Capabilities, DataLoss, Engine, EngineError, EngineSnapshot, EngineStats, GcEntry, OnCell, OnEachCell,
-    PageBuffer, PageRequest, RowBatch, RowRange, ScanCursor, ScanVisitor, TxnRecordEntry, TxnRecordPage,
+    PageBuffer, PageRequest, RowBatch, RowRange, ScanCursor, ScanVisitor, SpaceLeft, TxnRecordEntry, TxnRecordPage,
     WriteStallStats,
 };
 use percolite::row::{Lock, RowState, TxnRecord, WriteRecord};
@@ -176,6 +176,18 @@ impl<E: Engine> Engine for ScheduledEngine<E> {
 
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
         self.enter("delete keyspace")?.delete_keyspace(keyspace)
+    }
+
+    fn reclaim_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.enter("reclaim keyspace")?.reclaim_keyspace(keyspace)
+    }
+
+    fn space_left(&self) -> SpaceLeft {
+        self.engine.space_left()
+    }
+
+    fn reclaim_space(&self) -> Result<(), EngineError> {
+        self.enter("reclaim space")?.reclaim_space()
     }
 
     fn checkpoint(&self, directory: &Path) -> Result<(), EngineError> {
