@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// Deeper nesting is refused, as `serde_json` does, so that no input exhausts the stack.
 const DEPTH_MAX: usize = 128;
 
-/// All forms of a text. The error names the byte.
+/// All forms of a text. The error names the line.
 pub fn parse(text: &str) -> Result<Vec<Value>, String> {
     let mut reader = Reader { text, at: 0, depth: 0 };
     let mut forms = Vec::new();
@@ -34,7 +34,8 @@ impl<'a> Reader<'a> {
     }
 
     fn error<T>(&self, what: &str) -> Result<T, String> {
-        Err(format!("EDN, at byte {}: {what}", self.at))
+        let line = self.text[..self.at].matches('\n').count() + 1;
+        Err(format!("line {line}: {what}, in EDN"))
     }
 
     /// Blanks, commas and comments.

@@ -49,7 +49,10 @@ pub enum Error {
     /// A read error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Neither JSON nor EDN, or not a history.
+    /// Neither JSON nor EDN. The text names the line.
+    #[error("{0}")]
+    Syntax(String),
+    /// Not an operation of a history.
     #[error("operation {operation}: {problem}")]
     Malformed {
         /// The number of the operation, counted from 1.

@@ -87,7 +87,7 @@ pub fn is_elle(line: &str) -> bool {
 pub fn parse(text: &str) -> Result<Operations, Error> {
     let malformed = |operation, problem: String| Error::Malformed { operation, problem };
     let mut found = Vec::new();
-    for (number, value) in (1..).zip(forms(text).map_err(|problem| malformed(0, problem))?) {
+    for (number, value) in (1..).zip(forms(text).map_err(Error::Syntax)?) {
         found.extend(operation(number, value).map_err(|problem| malformed(number, problem))?);
     }
     pair(found)
@@ -99,7 +99,7 @@ fn forms(text: &str) -> Result<Vec<Value>, String> {
         let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
         lines.map(|(line, at)| serde_json::from_str(line).map_err(|error| format!("line {at}: {error}"))).collect()
     } else if start == "[{" && serde_json::from_str::<Value>(text).is_ok() {
-        serde_json::from_str(text).map_err(|error| error.to_string())
+        serde_json::from_str(text).map_err(|error| format!("line {}: {error}", error.line()))
     } else {
         edn::parse(text)
     }?;
