@@ -106,8 +106,9 @@ impl Naive<'_> {
                     let waits = (0..self.txns.len()).any(|other| {
                         let earlier = self.txns[other];
                         let is_before = earlier.outcome == Outcome::Committed && earlier.ended < txn.began;
-                        let unseen = is_before && !written(earlier).is_empty() && committed[other] == 0;
-                        unseen || is_before && earlier.process == txn.process && left[other].is_none()
+                        let was_seen =
+                            if written(earlier).is_empty() { left[other].is_some() } else { committed[other] > 0 };
+                        is_before && !was_seen
                     });
                     let mut is_right = !waits;
                     let after = run(txn, self.lists, rows.clone(), |at, found| {

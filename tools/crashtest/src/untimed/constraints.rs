@@ -51,9 +51,8 @@ impl Constraints {
         let answer_event = |number: usize| 2 * txns.len() + number;
         for (number, (ended, txn)) in answers.iter().enumerate() {
             constraints.positions[answer_event(number)] = *ended;
-            if txns[*txn].writes() {
-                constraints.add(commit(*txn), answer_event(number));
-            }
+            let newest = if txns[*txn].writes() { commit(*txn) } else { snapshot(*txn) };
+            constraints.add(newest, answer_event(number));
             if number > 0 {
                 constraints.add(answer_event(number - 1), answer_event(number));
             }
