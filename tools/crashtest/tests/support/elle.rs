@@ -60,24 +60,73 @@ fn keys(lines: &[Line]) -> BTreeSet<&str> {
     keys.collect()
 }
 
-/// The lowest snapshot that shows each value.
-fn first_shown(lines: &[Line]) -> HashMap<(&str, &str), u64> {
-    let (keys, mut first) = (BTreeSet::new(), HashMap::new());
-    for txn in transactions(lines) {
-        let mut own = HashSet::new();
+/// What a snapshot shows of the rows that were read before they were written.
+struct Shown<'a> {
+    read_ts: u64,
+    rows: HashMap<&'a str, Option<&'a str>>,
+}
+
+fn snapshots(lines: &[Line]) -> Vec<Shown<'_>> {
+    let keys = keys(lines);
+    let shown = transactions(lines).map(|txn| {
+        let (mut own, mut rows) = (HashSet::new(), HashMap::new());
         for op in &txn.ops {
-            if let Op::Write(key, Some(value)) = op {
-                own.insert((&**key, &**value));
+            if let Op::Write(key, _) = op {
+                own.insert(&**key);
             }
             reads(op, &keys, |key, value| {
-                if let Some(value) = value.filter(|value| !own.contains(&(key, *value))) {
-                    let first = first.entry((key, value)).or_insert(txn.read_ts);
-                    *first = txn.read_ts.min(*first);
+                if !own.contains(key) {
+                    rows.insert(key, value);
                 }
             });
         }
+        Shown { read_ts: txn.read_ts, rows }
+    });
+    shown.collect()
+}
+
+/// The versions whose transactions have a commit timestamp, by their rows.
+fn timed_versions(lines: &[Line]) -> HashMap<&str, Vec<(u64, Option<&str>)>> {
+    let mut versions: HashMap<_, Vec<_>> = HashMap::new();
+    for txn in transactions(lines) {
+        for op in &txn.ops {
+            if let (Op::Write(key, value), Some(commit_ts)) = (op, txn.commit_ts) {
+                versions.entry(&**key).or_default().push((commit_ts, value.as_deref()));
+            }
+        }
     }
-    first
+    versions.values_mut().for_each(|versions| versions.sort_unstable());
+    versions
+}
+
+/// When a transaction without a commit timestamp had committed: the lowest snapshot that shows a
+/// write of it, or the commit of a later version that a snapshot from there on shows instead.
+fn committed_by(
+    txn: &Transaction,
+    snapshots: &[Shown<'_>],
+    timed: &HashMap<&str, Vec<(u64, Option<&str>)>>,
+) -> Option<u64> {
+    let written: HashMap<&str, Option<&str>> = (txn.ops.iter())
+        .filter_map(|op| if let Op::Write(key, value) = op { Some((&**key, value.as_deref())) } else { None })
+        .collect();
+    let shows = |shown: &&Shown<'_>| {
+        written.iter().any(|(key, value)| value.is_some() && shown.rows.get(key).is_some_and(|found| found == value))
+    };
+    let mut by = snapshots.iter().filter(shows).map(|shown| shown.read_ts).min()?;
+    loop {
+        let later = snapshots.iter().filter(|shown| shown.read_ts >= by).flat_map(|shown| {
+            let other = written.iter().filter_map(|(key, value)| {
+                let found = *shown.rows.get(key).filter(|found| *found != value)?;
+                let versions = timed.get(key)?.iter().rev();
+                versions.copied().find(|version| version.0 <= shown.read_ts && version.1 == found)
+            });
+            other.map(|(commit_ts, _)| commit_ts)
+        });
+        match later.min().filter(|commit_ts| *commit_ts < by) {
+            Some(earlier) => by = earlier,
+            None => return Some(by),
+        }
+    }
 }
 
 /// What a read shows of each row.
@@ -101,6 +150,7 @@ fn reads<'a>(op: &'a Op, keys: &BTreeSet<&'a str>, mut shown: impl FnMut(&'a str
 struct Version<'a> {
     element: u64,
     commit_ts: u64,
+    is_timed: bool,
     value: Option<&'a str>,
 }
 
@@ -114,26 +164,27 @@ impl<'a> Versions<'a> {
     fn new(lines: &'a [Line]) -> Self {
         let mut versions = Self { by_key: HashMap::new(), elements: HashMap::new() };
         let mut element = 0;
-        let first_shown = first_shown(lines);
+        let (snapshots, timed) = (snapshots(lines), timed_versions(lines));
         for txn in transactions(lines) {
-            let shown = txn.ops.iter().filter_map(|op| match op {
-                Op::Write(key, Some(value)) => first_shown.get(&(&**key, &**value)).copied(),
-                _ => None,
-            });
-            let shown = shown.min().filter(|_| txn.outcome == Outcome::Unknown);
+            let is_open = txn.commit_ts.is_none() && txn.outcome == Outcome::Unknown;
+            let by = if is_open { committed_by(txn, &snapshots, &timed) } else { None };
             for op in &txn.ops {
                 let Op::Write(key, value) = op else { continue };
                 element += 1;
                 if let Some(value) = value {
                     versions.elements.insert((key, value), element);
                 }
-                if let Some(commit_ts) = txn.commit_ts.or(shown) {
-                    let version = Version { element, commit_ts, value: value.as_deref() };
+                if let Some(commit_ts) = txn.commit_ts.or(by) {
+                    let version =
+                        Version { element, commit_ts, is_timed: txn.commit_ts.is_some(), value: value.as_deref() };
                     versions.by_key.entry(key).or_default().push(version);
                 }
             }
         }
-        versions.by_key.values_mut().for_each(|versions| versions.sort_by_key(|version| version.commit_ts));
+        versions
+            .by_key
+            .values_mut()
+            .for_each(|versions| versions.sort_by_key(|version| (version.commit_ts, version.is_timed)));
         versions
     }
 
