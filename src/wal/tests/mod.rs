@@ -7,6 +7,7 @@ mod every_crash;
 mod failing;
 mod file_damage;
 mod golden;
+mod lying_disk;
 mod model;
 mod real_dir;
 mod sync_race;
