@@ -11,6 +11,9 @@ use super::{BenchEnv, Benchmark, Goal};
 const LEASE: Duration = Duration::from_secs(3600);
 const CLIENTS: u64 = 16;
 const NAMES: u64 = 64;
+/// How many leases are renewed beside each other, and for how long each is granted.
+const RENEWED: u64 = 2000;
+const RENEWED_LEASE: Duration = Duration::from_secs(2);
 /// The result of [`open_with_leases`] is scaled to this number of leases.
 const LEASES: u64 = 100_000;
 
@@ -66,6 +69,9 @@ pub fn benchmarks(env: &BenchEnv) -> Result<Vec<Benchmark<'_>>> {
         Benchmark::single("additional time to open with 100,000 leases, s", Goal::AtMost(1.0), move || {
             open_with_leases(env)
         }),
+        Benchmark::single("lost of 2,000 leases of 2 s, in a minute (quick: 18 s)", Goal::AtMost(0.0), move || {
+            lost_leases(env)
+        }),
     ];
     Ok(benchmarks)
 }
@@ -104,6 +110,27 @@ fn rate(clients: u64, time: Duration, operation: impl Fn(u64) -> Result<()> + Sy
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
     })?;
     Ok(operations.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64())
+}
+
+/// How many of many short leases are lost, although their holder is there.
+#[allow(clippy::cast_precision_loss, reason = "approximate statistics")]
+fn lost_leases(env: &BenchEnv) -> Result<f64> {
+    let store = env.open("renewed", Durability::Sync)?;
+    let take = &|client: u64| {
+        let names = (client..RENEWED).step_by(usize::try_from(NAMES)?);
+        let options = || LockOptions::exclusive().lease(RENEWED_LEASE);
+        names.map(|name| Ok(store.lock_with(format!("name {name}"), options())?)).collect::<Result<Vec<_>>>()
+    };
+    let mut guards = Vec::new();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..NAMES).map(|client| scope.spawn(move || take(client))).collect();
+        for thread in threads {
+            guards.extend(thread.join().map_err(|_| anyhow!("a thread panicked"))??);
+        }
+        anyhow::Ok(())
+    })?;
+    std::thread::sleep(env.time * 60);
+    Ok(guards.iter().filter(|guard| !guard.is_held()).count() as f64)
 }
 
 /// The time that leases add to an opening, scaled to [`LEASES`] of them. The first round creates a

@@ -1,20 +1,23 @@
-//! One thread that locks and unlocks.
+//! One thread that locks and unlocks, and requests that are refused beside waiting ones.
 
 use std::collections::HashMap;
+use std::future::Future as _;
 use std::hash::{BuildHasher as _, RandomState};
 use std::hint::black_box;
 use std::sync::Arc;
+use std::task::{Context as TaskContext, Waker};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
-use percolite::Durability;
+use percolite::{AsyncStore, Durability, LockOptions, LockWaitPolicy};
 
 use super::postgres::Server;
 use super::{BenchEnv, Benchmark, Goal};
 
 const SHARDS: usize = 64;
 const NAME: &str = "nightly";
+const WAITERS: usize = 16_000;
 
 type Shard = Mutex<HashMap<String, Arc<Mutex<()>>>>;
 
@@ -86,6 +89,9 @@ pub fn benchmarks<'a>(env: &'a BenchEnv, server: Option<&'a Server>) -> Result<V
             Ok((against_keeping()?, baseline?))
         }),
     ];
+    benchmarks.push(Benchmark::ratio("refusal beside 16,000 waiters / beside one", Goal::AtMost(2.0), move || {
+        Ok((refusal(env, WAITERS)?, refusal(env, 1)?))
+    }));
     if let Some(server) = server {
         benchmarks.push(Benchmark::ratio(
             "PostgreSQL's advisory lock / lock and unlock",
@@ -94,6 +100,25 @@ pub fn benchmarks<'a>(env: &'a BenchEnv, server: Option<&'a Server>) -> Result<V
         ));
     }
     Ok(benchmarks)
+}
+
+/// The time of a request that does not wait for a held lock, beside tasks that wait for it.
+fn refusal(env: &BenchEnv, waiters: usize) -> Result<f64> {
+    let store = AsyncStore::from(env.open("refusal", Durability::Buffered)?);
+    let held = store.store().lock(NAME)?;
+    let options = |policy| LockOptions::exclusive().wait(policy);
+    let mut waiting: Vec<_> =
+        (0..waiters).map(|_| Box::pin(store.lock_with(NAME, options(LockWaitPolicy::Forever)))).collect();
+    for request in &mut waiting {
+        ensure!(request.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending(), "the lock is free");
+    }
+    let time = timed(env.iterations / 10, || match store.store().lock_with(NAME, options(LockWaitPolicy::NoWait)) {
+        Ok(_) => bail!("the lock is free"),
+        Err(_) => Ok(()),
+    });
+    drop(waiting);
+    drop(held);
+    time
 }
 
 /// Nanoseconds per iteration.
