@@ -207,7 +207,7 @@ pub mod internal {
 mod readme {}
 
 #[cfg(feature = "tokio")]
-pub use asynchronous::{AsyncLockGuard, AsyncScan, AsyncSnapshot, AsyncStore};
+pub use asynchronous::{AsyncKeys, AsyncLockGuard, AsyncScan, AsyncSnapshot, AsyncStore};
 pub use coordinator::CommitProtocol;
 pub use coordinator::shared_config::{RowLockWaiter, SharedConfig, SleepingRowLockWaiter};
 pub use engine::{ColumnStats, Compression, DataLoss, EngineStats, SpaceLeft};

@@ -12,7 +12,7 @@ use percolite::engine::sim::SimStorage;
 use percolite::env::{Env, JoinHandle, Parker, SystemEnv};
 use percolite::{
     ActiveKind, Builder, CommitProtocol, ConflictReason, Durability, Error, ErrorKind, Keyspace, RetryPolicy,
-    SlowTransaction, Store, TimeBreakdown, TxnOptions, TxnOutcome,
+    SlowTransaction, Store, TimeBreakdown, Txn, TxnOptions, TxnOutcome,
 };
 
 /// The system's clock, which a test can move forward.
@@ -306,6 +306,26 @@ fn the_slow_log_has_the_last_conflicts_of_a_failure() {
     assert_eq!((slow.outcome, slow.attempts, slow.conflicts.len()), (TxnOutcome::Conflict, 20, 8));
     assert!(slow.breakdown.failed_attempts >= Duration::from_secs(2000));
     assert_eq!(total(slow.breakdown), slow.duration);
+}
+
+/// A transaction that ended without a commit keeps the conflict that it met, also if it is restarted.
+#[test]
+fn the_slow_log_has_the_conflict_of_a_rolled_back_transaction() {
+    let ends: [fn(Txn); 3] = [drop, |txn| txn.rollback().unwrap(), |txn| txn.restart().unwrap().rollback().unwrap()];
+    for end in ends {
+        let (store, rows, clock) = open(|builder| builder.large_transaction_bytes(4 << 10));
+        let mut txn = store.begin_with(TxnOptions::with_label("loser")).unwrap();
+        store.transact_with(TxnOptions::with_label("winner"), |txn| txn.put(&rows, [0], "first")).unwrap();
+        clock.pass(2000);
+        // A large transaction locks its rows, and so meets the conflict before its commit.
+        let met = (0..100_u8).try_for_each(|row| txn.put(&rows, [row], vec![row; 100]));
+        assert!(met.unwrap_err().is_retryable());
+        end(txn);
+        let slow = only_slow(&store);
+        assert_eq!((slow.label, &slow.outcome), (Some("loser"), &TxnOutcome::RolledBack));
+        let rows_met: Vec<_> = slow.conflicts.iter().map(|met| met.row.clone()).collect();
+        assert_eq!(rows_met, [rows.row_key([0])], "{slow}");
+    }
 }
 
 #[test]

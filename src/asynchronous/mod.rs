@@ -18,7 +18,7 @@ use crate::timestamp::Timestamp;
 use crate::value::Value;
 
 pub use lock_guard::AsyncLockGuard;
-pub use scan::AsyncScan;
+pub use scan::{AsyncKeys, AsyncScan};
 
 /// A [`Store`] for asynchronous code on tokio. Cheap to clone; clones, and the [`Store`] that it
 /// was made of, are the same store.
@@ -182,7 +182,8 @@ impl AsyncStore {
     /// # Errors
     /// Those of [`AsyncStore::get`].
     pub async fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(keyspace, key).await?.is_some())
+        let (keyspace, key) = (keyspace.clone(), key.as_ref().to_vec());
+        self.run_blocking(move |store| store.contains_key(&keyspace, key)).await
     }
 
     /// The rows whose keys are in a range, in the state at the time when the first row is
@@ -248,7 +249,8 @@ impl AsyncSnapshot {
     /// # Errors
     /// Those of [`AsyncSnapshot::get`].
     pub async fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(keyspace, key).await?.is_some())
+        let (snapshot, keyspace, key) = (self.snapshot.clone(), keyspace.clone(), key.as_ref().to_vec());
+        run_blocking(move || snapshot.contains_key(&keyspace, key)).await?
     }
 
     /// The values of several rows, in the order of `keys`.

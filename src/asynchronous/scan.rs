@@ -1,4 +1,4 @@
-//! Scans as asynchronous streams of rows.
+//! Scans as asynchronous streams of rows, or of their keys.
 
 use std::fmt;
 use std::pin::Pin;
@@ -24,6 +24,8 @@ pub struct AsyncScan {
     state: State,
     page: IntoIter<Row>,
     backwards: bool,
+    /// Whether the pages have the rows without their values.
+    keys_only: bool,
     /// For the check before each row that the store is still open. This is a background handle,
     /// which does not keep the store open. `None` after the end.
     store: Option<Store>,
@@ -50,7 +52,26 @@ type PageRead = Result<(Vec<Row>, Option<Box<Scan>>)>;
 impl AsyncScan {
     pub(super) fn new(store: &Store, open: impl FnOnce() -> Result<Scan> + Send + 'static) -> Self {
         let (state, page) = (State::Unopened(Box::new(open)), Vec::new().into_iter());
-        Self { state, page, backwards: false, store: Some(store.background_handle()) }
+        Self { state, page, backwards: false, keys_only: false, store: Some(store.background_handle()) }
+    }
+
+    /// The keys of the remaining rows, without their values: see [`Scan::keys`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> percolite::Result<()> {
+    /// # let store = percolite::AsyncStore::from(percolite::Store::in_memory()?);
+    /// # let photos = store.keyspace("photos").await?;
+    /// # let rows = photos.clone();
+    /// # store.transact(move |txn| {
+    /// #     ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, vec![0; 1 << 20]))
+    /// # }).await?;
+    /// let mut names = store.range(&photos, "b"..).keys();
+    /// assert_eq!(names.next().await.transpose()?.as_deref(), Some(&b"b"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn keys(self) -> AsyncKeys {
+        AsyncKeys { rows: Self { keys_only: true, ..self } }
     }
 
     /// Reverses the order. Must be called before the first row is requested; otherwise the rest of
@@ -71,10 +92,10 @@ impl AsyncScan {
     }
 
     fn read(&self, open: impl FnOnce() -> Result<Box<Scan>> + Send + 'static) -> Result<State> {
-        let backwards = self.backwards;
+        let (backwards, keys_only) = (self.backwards, self.keys_only);
         let read = move || {
             let mut scan = open()?;
-            let page = scan.next_page(backwards)?;
+            let page = scan.next_page(backwards, keys_only)?;
             Ok(if page.is_empty() { (page, None) } else { (page, Some(scan)) })
         };
         Ok(State::Reading(current_runtime()?.spawn_blocking(read)))
@@ -118,4 +139,38 @@ impl Stream for AsyncScan {
             }
         }
     }
+}
+
+/// The keys of an [`AsyncScan`], in their order: a [`Stream`] like it. See [`AsyncScan::keys`].
+#[derive(Debug)]
+#[must_use = "nothing is read until a key is requested"]
+pub struct AsyncKeys {
+    rows: AsyncScan,
+}
+
+impl AsyncKeys {
+    /// Reverses the order, as [`AsyncScan::rev`] does.
+    pub fn rev(self) -> Self {
+        Self { rows: self.rows.rev() }
+    }
+
+    /// The next key; `None` at the end. Dropping the future loses no key.
+    ///
+    /// # Errors
+    /// Those of [`AsyncScan::next`].
+    pub async fn next(&mut self) -> Option<Result<Vec<u8>>> {
+        Some(self.rows.next().await?.map(key))
+    }
+}
+
+impl Stream for AsyncKeys {
+    type Item = Result<Vec<u8>>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut self.rows).poll_next(context).map(|row| row.map(|row| row.map(key)))
+    }
+}
+
+fn key(row: Row) -> Vec<u8> {
+    row.into_parts().0
 }

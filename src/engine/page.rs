@@ -5,7 +5,6 @@ use std::any::Any;
 use parking_lot::Mutex;
 
 use crate::cell::RowRange;
-use crate::process::{Process, unless_forked};
 
 /// Called with the value of a cell. The callback must not read the snapshot, which may be locked
 /// during the call.
@@ -42,24 +41,16 @@ pub struct PageRequest<'a> {
 /// snapshot open, is closed when the range ends, when a request does not continue it, or when the
 /// cursor is dropped.
 #[derive(Debug, Default)]
-pub struct ScanCursor(Mutex<Option<(Box<dyn Any + Send>, Process)>>);
+pub struct ScanCursor(Mutex<Option<Box<dyn Any + Send>>>);
 
 impl ScanCursor {
     /// Takes out the iterator, if there is one of this type.
     pub fn take<T: Any>(&self) -> Option<Box<T>> {
-        self.0.lock().take()?.0.downcast().ok()
+        self.0.lock().take()?.downcast().ok()
     }
 
-    /// Stores the iterator for the next page. `process` has opened the store.
-    pub fn put(&self, iterator: Box<dyn Any + Send>, process: &Process) {
-        *self.0.lock() = Some((iterator, process.clone()));
-    }
-}
-
-impl Drop for ScanCursor {
-    fn drop(&mut self) {
-        if let Some((iterator, process)) = self.0.get_mut().take() {
-            drop(unless_forked(&process, iterator));
-        }
+    /// Stores the iterator for the next page.
+    pub fn put(&self, iterator: Box<dyn Any + Send>) {
+        *self.0.lock() = Some(iterator);
     }
 }

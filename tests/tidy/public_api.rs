@@ -2,24 +2,31 @@
 //!
 //! So a change of the API shows in the diff, where a review can ask whether it is meant. Only the
 //! script `tools/public-api` runs the test, after it has built the pages that the test reads.
-//! `./dev api` accepts the present API.
+//! `./dev api` accepts the present API. A type that a user cannot name is in no signature.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 const RECORD: &str = "docs/public-api.txt";
+/// How rustdoc begins the signature of a method.
+const METHOD: &str = "<h4 class=\"code-header\">";
 
 #[test]
 #[ignore = "tools/public-api runs it after it has built the documentation"]
 fn the_public_api_is_the_recorded_one() {
     let pages = PathBuf::from(std::env::var("PERCOLITE_DOC").expect("the directory of rustdoc's pages"));
     let list = std::fs::read_to_string(pages.join("all.html")).unwrap();
-    let mut api = String::new();
+    let (mut api, mut unnameable) = (String::new(), Vec::new());
     for path in between(&list, "<li><a href=\"", "\"").filter(|path| path.ends_with(".html")) {
         let page = std::fs::read_to_string(pages.join(path)).unwrap();
         let _ = writeln!(api, "{}", path.trim_end_matches(".html").replace('/', "::"));
         describe(&page, &mut api);
+        let own = page.split("<h2 id=\"trait-implementations\"").next().unwrap_or_default();
+        for method in between(own, METHOD, "</h4>") {
+            unnameable.extend(private_types(method).map(|name| format!("{path}: {name} in {}", text(method))));
+        }
     }
+    assert!(unnameable.is_empty(), "types that are not public:\n{}", unnameable.join("\n"));
     assert!(api.lines().count() > 500, "only {} lines", api.lines().count());
     let record = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(RECORD);
     if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
@@ -40,7 +47,7 @@ fn describe(page: &str, api: &mut String) {
     for declaration in between(own, "<pre class=\"rust item-decl\"><code>", "</code></pre>") {
         let _ = writeln!(api, "    {}", one_member_per_line(&text(declaration)));
     }
-    for method in between(own, "<h4 class=\"code-header\">", "</h4>") {
+    for method in between(own, METHOD, "</h4>") {
         let _ = writeln!(api, "    {}", text(method));
     }
     for implemented in between(traits, "<h3 class=\"code-header\">", "</h3>").map(text) {
@@ -48,6 +55,18 @@ fn describe(page: &str, api: &mut String) {
             let _ = writeln!(api, "    {implemented}");
         }
     }
+}
+
+/// The types in a signature that have no link: those of this crate that are not public. Type
+/// parameters are single letters, `Item` belongs to iterators, and `Mutex` is `parking_lot`'s, whose
+/// documentation is not known.
+fn private_types(method: &str) -> impl Iterator<Item = String> {
+    let mut pieces = method.split("<a ");
+    let unlinked: String =
+        pieces.next().into_iter().chain(pieces.filter_map(|piece| Some(piece.split_once("</a>")?.1))).collect();
+    let words: Vec<String> = text(&unlinked).split(|char: char| !char.is_alphanumeric()).map(str::to_owned).collect();
+    let is_type = |word: &String| word.starts_with(char::is_uppercase) && word.contains(char::is_lowercase);
+    words.into_iter().filter(move |word| is_type(word) && !["Self", "Item", "Mutex"].contains(&word.as_str()))
 }
 
 fn between<'a>(page: &'a str, start: &'a str, end: &'a str) -> impl Iterator<Item = &'a str> {

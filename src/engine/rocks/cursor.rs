@@ -13,6 +13,7 @@ use self_cell::self_cell;
 use super::{OwnedSnapshot, engine_error};
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, RowRange, ScanCursor};
+use crate::process::unless_forked;
 
 type Iter<'a> = DBRawIterator<'a>;
 
@@ -23,6 +24,18 @@ self_cell!(
         dependent: Iter,
     }
 );
+
+/// What a scan cursor keeps. It is empty only while it is dropped.
+struct KeptIterator(Option<OpenIterator>);
+
+impl Drop for KeptIterator {
+    fn drop(&mut self) {
+        if let Some(iterator) = self.0.take() {
+            let process = iterator.cells.borrow_owner().borrow_owner().borrow_owner().process().clone();
+            drop(unless_forked(&process, iterator));
+        }
+    }
+}
 
 struct OpenIterator {
     /// Positioned at the last visited cell.
@@ -57,7 +70,8 @@ pub fn resume_scan(
     visit: impl FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<(), EngineError> {
     let (near, far) = if backwards { (&range.end, &range.start) } else { (&range.start, &range.end) };
-    let kept = slot.take::<OpenIterator>().filter(|cursor| cursor.resumes_at(snapshot, column, backwards, near, far));
+    let kept = slot.take::<KeptIterator>().and_then(|mut kept| kept.0.take());
+    let kept = kept.filter(|cursor| cursor.resumes_at(snapshot, column, backwards, near, far));
     let mut cursor = if let Some(mut cursor) = kept {
         cursor.cells.with_dependent_mut(|_, cells| step(cells, backwards));
         cursor
@@ -66,10 +80,10 @@ pub fn resume_scan(
             let pinned = snapshot.borrow_dependent();
             open(pinned.db, pinned.columns.get(column), pinned.read_options(), range, backwards)
         });
-        Box::new(OpenIterator { cells, column, backwards, end: far.clone() })
+        OpenIterator { cells, column, backwards, end: far.clone() }
     };
     if cursor.cells.with_dependent_mut(|_, cells| visit_cells(cells, backwards, visit))? {
-        slot.put(cursor, snapshot.borrow_owner().borrow_owner().process());
+        slot.put(Box::new(KeptIterator(Some(cursor))));
     }
     Ok(())
 }

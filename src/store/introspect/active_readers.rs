@@ -120,9 +120,10 @@ impl ActiveReader {
         }
     }
 
-    /// Takes the conflict out of the field `first_conflict`.
-    pub fn take_first_conflict(&self) -> Option<Box<Conflict>> {
-        self.first_conflict.lock().take()
+    /// The conflict of the field `first_conflict`. It stays there: what retries the transaction
+    /// reads it, and the slow log after that.
+    pub fn first_conflict(&self) -> Option<Box<Conflict>> {
+        self.first_conflict.lock().clone()
     }
 
     pub fn describe(&self, now: Duration) -> ActiveTransaction {

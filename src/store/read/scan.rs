@@ -179,14 +179,16 @@ impl Scan {
         }
     }
 
-    /// The next page of rows of an asynchronous scan; empty at the end.
+    /// The next page of rows of an asynchronous scan; empty at the end. With `keys_only` the rows
+    /// have no values.
     #[cfg(feature = "tokio")]
-    pub(crate) fn next_page(&mut self, backwards: bool) -> Result<Vec<Row>> {
+    pub(crate) fn next_page(&mut self, backwards: bool, keys_only: bool) -> Result<Vec<Row>> {
+        let read_row = if keys_only { Row::without_value } else { Row::new };
         let limit = (self.ahead.cells_read() * 3).clamp(ASYNC_PAGE_ROWS.0, ASYNC_PAGE_ROWS.1);
         let mut rows = Vec::new();
         let mut bytes = 0;
         while rows.len() < limit && bytes < ASYNC_PAGE_BYTES {
-            let Some(row) = self.next_row_step(backwards, Row::new).transpose()? else { break };
+            let Some(row) = self.next_row_step(backwards, read_row).transpose()? else { break };
             bytes += row.size_bytes();
             rows.push(row);
         }

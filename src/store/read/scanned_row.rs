@@ -21,6 +21,12 @@ impl Row {
         Ok(Self { key: decode_user_key(row)?.to_vec(), value: value.load(row)?.into() })
     }
 
+    /// The row of a scan that needs keys alone.
+    #[cfg(feature = "tokio")]
+    pub(super) fn without_value(row: &[u8], _value: FoundValue<'_>) -> Result<Self> {
+        Ok(Self { key: decode_user_key(row)?.to_vec(), value: Value::default() })
+    }
+
     /// The key.
     pub fn key(&self) -> &[u8] {
         &self.key

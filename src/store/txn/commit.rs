@@ -136,7 +136,7 @@ impl Txn {
 
     /// The first conflict that the transaction met before its commit, if any.
     pub(in crate::store) fn conflict_met(&self) -> Option<Error> {
-        Some(ErrorKind::Conflict(self.reader.take_first_conflict()?).into())
+        Some(ErrorKind::Conflict(self.reader.first_conflict()?).into())
     }
 
     /// For the slow log: when the transaction began and ended, and the time it spent in each phase.
@@ -171,7 +171,7 @@ impl Drop for Txn {
             if monitor.is_slow(last.ended.saturating_sub(last.began)) {
                 let (outcome, conflict) = match self.ended.take() {
                     Some(ended) => (ended.outcome, ended.conflict),
-                    None => (TxnOutcome::RolledBack, self.reader.take_first_conflict()),
+                    None => (TxnOutcome::RolledBack, self.reader.first_conflict()),
                 };
                 let mut before = PastAttempts { attempts: 1, ..PastAttempts::default() };
                 before.conflicts.extend(conflict.map(|conflict| *conflict));
