@@ -311,10 +311,11 @@ fn the_slow_log_has_the_last_conflicts_of_a_failure() {
 /// A transaction that ended without a commit keeps the conflict that it met, also if it is restarted.
 #[test]
 fn the_slow_log_has_the_conflict_of_a_rolled_back_transaction() {
+    let options = TxnOptions::with_label("loser").retry_policy(RetryPolicy::default().timeout(Duration::MAX));
     let ends: [fn(Txn); 3] = [drop, |txn| txn.rollback().unwrap(), |txn| txn.restart().unwrap().rollback().unwrap()];
     for end in ends {
         let (store, rows, clock) = open(|builder| builder.large_transaction_bytes(4 << 10));
-        let mut txn = store.begin_with(TxnOptions::with_label("loser")).unwrap();
+        let mut txn = store.begin_with(options).unwrap();
         store.transact_with(TxnOptions::with_label("winner"), |txn| txn.put(&rows, [0], "first")).unwrap();
         clock.pass(2000);
         // A large transaction locks its rows, and so meets the conflict before its commit.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_core::Stream;
 use percolite::engine::sim::SimStorage;
-use percolite::{AsyncKeys, AsyncScan, AsyncSnapshot, AsyncStore, ErrorKind, Keyspace, Row, Store};
+use percolite::{AsyncKeys, AsyncScan, AsyncSnapshot, AsyncStore, CommitProtocol, ErrorKind, Keyspace, Row, Store};
 
 use crate::common::{both_runtimes, drop_after_polls, open};
 use crate::hooked_engine::{Control, HookedEngine};
@@ -109,7 +109,8 @@ fn asynchronous_calls_for_keys_read_no_long_values() {
         let control = Arc::new(Control::default());
         let engine = Arc::new(SimStorage::new().exclusive_engine());
         let engine = HookedEngine { engine, control: Arc::clone(&control), batch_rows_max: usize::MAX };
-        let store = AsyncStore::from(Store::builder().open_engine(Arc::new(engine)).unwrap());
+        let builder = Store::builder().commit_protocol(CommitProtocol::TwoPhase);
+        let store = AsyncStore::from(builder.open_engine(Arc::new(engine)).unwrap());
         let rows = store.store().keyspace("rows").unwrap();
         store
             .store()
