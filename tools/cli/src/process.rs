@@ -41,10 +41,10 @@ pub fn busy_note(dir: &Path) -> String {
     let holders = holders(dir);
     let what = match holders.as_slice() {
         [] => return "; which process has it open cannot be seen from here".into(),
-        [holder] if holder.is_writer => format!("{} has it open", describe(holder.pid)),
-        [holder] => format!("{} has it open read-only", describe(holder.pid)),
+        [holder] if holder.is_writer => format!("{} has it open", describe(holder.pid, dir)),
+        [holder] => format!("{} has it open read-only", describe(holder.pid, dir)),
         some => {
-            let each = some.iter().map(|holder| describe(holder.pid)).collect::<Vec<_>>();
+            let each = some.iter().map(|holder| describe(holder.pid, dir)).collect::<Vec<_>>();
             format!("{} have it open read-only", each.join(", "))
         }
     };
@@ -73,8 +73,22 @@ pub fn hang_note(dir: &Path, status: &StoreStatus) -> Option<String> {
     })
 }
 
-/// The process with its name and, if it does not run, why.
-fn describe(pid: u32) -> String {
+/// The process with its name and, if it does not run, why. A lock outlives the process that took it
+/// in a process that was forked from it, which cannot use the store.
+fn describe(pid: u32, dir: &Path) -> String {
+    if fs::exists(format!("/proc/{pid}")).unwrap_or(true) {
+        return describe_running(pid);
+    }
+    let heir = fs::metadata(dir.join("PERCOLITE")).ok().and_then(|marker| {
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.find(|number| has_open(*number, &marker))
+    });
+    let heir = heir.map_or_else(|| "a process".to_owned(), describe_running);
+    format!("{heir}, which has inherited the lock of process {pid} that has ended,")
+}
+
+fn describe_running(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let name = match name.trim_end() {
         "" => String::new(),

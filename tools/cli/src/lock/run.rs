@@ -18,6 +18,7 @@ use super::outer::{self, OUTER_VAR};
 use super::process_tree::{Ending, KILL_DELAY, ProcessTree};
 use super::signals::{EndReason, Event, Signals};
 use crate::exit::Code;
+use crate::quoting::quoted_name;
 use crate::{duration, open};
 
 /// The environment variable with the token, for the command.
@@ -168,7 +169,8 @@ fn release(lease: &Lease<'_>, expires_at: Instant, ended_at: Option<Instant>, si
         let left = duration::human_duration(left);
         eprintln!(
             "warning: lock {name:?} was not released ({err}); it expires in {left}, \
-             or release it: percolite lock release {dir} {name:?} {token}"
+             or release it: percolite lock release {dir} {} {token}",
+            quoted_name(name)
         );
     };
     match released {

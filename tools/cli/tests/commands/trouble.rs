@@ -112,6 +112,18 @@ fn a_process_that_cannot_be_seen_is_not_named() {
     drop(store);
 }
 
+/// As after the fork of a process that had the store open, and has been killed.
+#[test]
+fn a_process_that_has_inherited_the_lock_is_named() {
+    let sandbox = Sandbox::with_shop();
+    let script = "exec 9<>shop/PERCOLITE; flock -n 9 || exit 1; sleep 60 <&- >&- 2>&- & echo $!";
+    let child: u32 = sandbox.in_shell(script).succeeds().trim_end().parse().unwrap();
+    let expected = format!("; process {child} (sleep), which has inherited the lock of process ");
+    sandbox.run("put shop fruit a b").fails(4, &expected);
+    signal("-KILL", child);
+    wait_for("the lock is not released", || sandbox.run("put shop fruit a b").code == Some(0));
+}
+
 #[test]
 fn a_call_that_fails_again_and_again_is_shown_while_it_does() {
     let sandbox = Sandbox::new();
