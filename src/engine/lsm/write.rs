@@ -29,7 +29,8 @@ pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) ->
         // visible sequence, the highest: until this batch is visible, new snapshots may still open
         // there. It counts although no snapshot may be there yet. The views of commits never need
         // that, because the leader opens them between its writes. But background work opens
-        // snapshots at any time, and each must show everything written before.
+        // snapshots at any time, and each must show everything written before: without this, a
+        // snapshot opened below, before the batch is visible, would miss the cells it replaces.
         let older = |sequence: &u64| *sequence != current.visible_sequence;
         open_sequences.extend(current.snapshots.keys().copied().filter(older));
         open_sequences.push(current.visible_sequence);

@@ -2,7 +2,7 @@
 
 use crate::layer_args::LayerArgs;
 use crate::layer_result::LayerResult;
-use crate::sim;
+use crate::{interleavings, sequences, sim};
 #[cfg(feature = "rocks")]
 use crate::{io_errors, kill, log_damage, powercut};
 
@@ -11,6 +11,10 @@ use crate::{io_errors, kill, log_damage, powercut};
 pub enum Layer {
     /// Seeded simulation in memory.
     Sim,
+    /// Every interleaving of two threads in a few situations.
+    Interleavings,
+    /// Every short sequence of operations, with every loss.
+    Sequences,
     /// SIGKILL at named crash points.
     #[cfg(feature = "rocks")]
     Kill,
@@ -29,6 +33,8 @@ impl Layer {
     /// All layers, cheapest first.
     pub const ALL: &'static [Self] = &[
         Self::Sim,
+        Self::Interleavings,
+        Self::Sequences,
         #[cfg(feature = "rocks")]
         Self::Kill,
         #[cfg(feature = "rocks")]
@@ -43,6 +49,8 @@ impl Layer {
     pub fn name(self) -> &'static str {
         match self {
             Self::Sim => "sim",
+            Self::Interleavings => "interleavings",
+            Self::Sequences => "sequences",
             #[cfg(feature = "rocks")]
             Self::Kill => "kill",
             #[cfg(feature = "rocks")]
@@ -58,6 +66,8 @@ impl Layer {
     pub fn example(self) -> &'static str {
         match self {
             Self::Sim => "sim:embedded/17",
+            Self::Interleavings => "interleavings:cancel-beside-wait",
+            Self::Sequences => "sequences:put.flush.power-cut",
             #[cfg(feature = "rocks")]
             Self::Kill => "kill:group.written/2/two-phase/sync/17",
             #[cfg(feature = "rocks")]
@@ -79,7 +89,7 @@ impl Layer {
     /// determines the situation but not the schedule, so one run proves little.
     pub fn tries_of_a_replay(self) -> usize {
         match self {
-            Self::Sim => 1,
+            Self::Sim | Self::Interleavings | Self::Sequences => 1,
             #[cfg(feature = "rocks")]
             Self::LogDamage => 1,
             #[cfg(feature = "rocks")]
@@ -94,6 +104,8 @@ impl Layer {
     pub fn run(self, args: &LayerArgs) -> anyhow::Result<LayerResult> {
         match self {
             Self::Sim => sim::runner::run(args),
+            Self::Interleavings => interleavings::run(args),
+            Self::Sequences => sequences::run(args),
             #[cfg(feature = "rocks")]
             Self::Kill => kill::run(args),
             #[cfg(feature = "rocks")]

@@ -23,6 +23,7 @@ pub mod checker;
 pub mod checkpoints;
 #[cfg(feature = "rocks")]
 pub mod child;
+pub mod choices;
 pub mod client;
 pub mod client_log;
 pub mod counter_check;
@@ -33,6 +34,7 @@ pub mod event_pipe;
 #[cfg(feature = "rocks")]
 pub mod fast_env;
 pub mod history;
+pub mod interleavings;
 pub mod interrupt;
 pub mod invariants;
 #[cfg(feature = "rocks")]

@@ -23,7 +23,6 @@ use percolite_crashtest::points::PointsArgs;
 use percolite_crashtest::report::{self, ReportArgs};
 use percolite_crashtest::run_report::RunReport;
 use percolite_crashtest::runs::{self, QuickArgs, SoakArgs};
-use percolite_crashtest::sequences::{self, SequencesArgs};
 use percolite_crashtest::sim::runner::{self, SimArgs};
 use percolite_crashtest::untimed;
 
@@ -57,8 +56,10 @@ enum Command {
     Replay(ReplayArgs),
     /// Simulate seeded histories with crashes, in memory.
     Sim(SimArgs),
+    /// Run every interleaving of two threads, with a few switches, in a few situations.
+    Interleavings(LayerArgs),
     /// Run every sequence of at most three operations, with every loss, on the simulated machine.
-    Sequences(SequencesArgs),
+    Sequences(LayerArgs),
     /// Kill a process at every crash point and verify the store that it leaves.
     #[cfg(feature = "rocks")]
     Kill(LayerArgs),
@@ -140,7 +141,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }),
         Command::Replay(args) => replay(&args),
         Command::Sim(args) => one_layer("sim", args.common.json.as_deref(), || runner::run_with(&args)),
-        Command::Sequences(args) => run_sequences(&args),
+        Command::Interleavings(args) => run_layer(Layer::Interleavings, &args),
+        Command::Sequences(args) => run_layer(Layer::Sequences, &args),
         #[cfg(feature = "rocks")]
         Command::Kill(args) => run_layer(Layer::Kill, &args),
         #[cfg(feature = "rocks")]
@@ -209,27 +211,6 @@ fn run_repeatedly(layer: Layer, args: &LayerArgs) -> anyhow::Result<LayerResult>
         anyhow::bail!("this machine cannot run the case: {error}");
     }
     Ok(outcome)
-}
-
-#[cfg(feature = "rocks")]
-fn run_sequences(args: &SequencesArgs) -> anyhow::Result<ExitCode> {
-    interrupt::watch().context("signals")?;
-    let began = Instant::now();
-    let result = sequences::run(args);
-    for failure in &result.failures {
-        println!("FAILED: {failure}");
-    }
-    let took = began.elapsed().as_secs_f64();
-    println!(
-        "{} sequences of at most {} operations, {} runs with each loss, at most {} of one sequence, {} failures; {took:.1} s",
-        result.sequences,
-        args.length,
-        result.runs,
-        result.runs_max,
-        result.failures.len()
-    );
-    let is_good = result.failures.is_empty() && result.runs > 0;
-    Ok(ExitCode::from(interrupt::exit_code().unwrap_or(u8::from(!is_good))))
 }
 
 fn run_layer(layer: Layer, args: &LayerArgs) -> anyhow::Result<ExitCode> {

@@ -12,48 +12,30 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use clap::Args;
-use percolite::engine::Engine;
+use anyhow::Context as _;
 use percolite::engine::local::LocalEngine;
 use percolite::engine::machine::{SimMachine, SimMachineStorage};
-use percolite::mutants::{Mutant, enable_mutant};
+use percolite::engine::sim::SimStorage;
+use percolite::engine::storage::{Batch as _, CellReader as _, Column, Storage as _};
+use percolite::engine::{Engine, RowRange};
+use percolite::mutants::enable_mutant;
 use percolite::{CommitProtocol, Durability, Keyspace, Store, TxnOptions};
 
-use crate::interrupt;
+use crate::choices::Choices;
 use crate::invariants::check_structure;
-use crate::layer_args::mutant;
+use crate::layer_args::LayerArgs;
+use crate::layer_result::{Failure, LayerResult, TableProgress};
 use crate::rng::SeededRng;
 use crate::sim::{Scheduler, SimRuntime};
+use crate::violation::Violation;
 
 /// A memtable is switched when it has this many bytes: after a commit or two, so that some
 /// sequences have several segments.
 const MEMTABLE_BYTES: usize = 300;
-/// How many failures are printed.
-const FAILURES_MAX: usize = 10;
-
-/// Run every sequence of at most three operations, with every loss, and print how many these are.
-#[derive(Args, Clone, Debug)]
-pub struct SequencesArgs {
-    /// The number of operations of the longest sequences.
-    #[arg(long, default_value_t = 3)]
-    pub length: u32,
-    /// Enable a known mistake.
-    #[arg(long, hide = true, value_parser = mutant)]
-    pub mutant: Option<Mutant>,
-}
-
-/// What was run.
-#[derive(Clone, Debug, Default)]
-pub struct SequencesResult {
-    /// How many sequences.
-    pub sequences: u64,
-    /// How many runs: each sequence with each loss.
-    pub runs: u64,
-    /// The largest number of runs of one sequence.
-    pub runs_max: u64,
-    /// The violations, each with its sequence and its choices.
-    pub failures: Vec<String>,
-}
+/// The number of operations of the longest sequences: of a quick run, and of others.
+const QUICK_LENGTH: u32 = 2;
+const LENGTH: u32 = 3;
+const LAYER: &str = "sequences";
 
 /// An operation of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +56,8 @@ enum Operation {
     Sync,
     /// Does all work of the flush thread.
     Flush,
+    /// Copies the tables, as a checkpoint does; the copy must open and have all rows.
+    Checkpoint,
     /// Closes the store, and opens it again.
     Reopen,
     /// Kills the process, and opens the store again.
@@ -82,7 +66,7 @@ enum Operation {
     PowerCut,
 }
 
-const OPERATIONS: [Operation; 11] = [
+const OPERATIONS: [Operation; 12] = [
     Operation::Put,
     Operation::PutSync,
     Operation::PutBoth,
@@ -91,6 +75,7 @@ const OPERATIONS: [Operation; 11] = [
     Operation::Abandon,
     Operation::Sync,
     Operation::Flush,
+    Operation::Checkpoint,
     Operation::Reopen,
     Operation::Kill,
     Operation::PowerCut,
@@ -99,77 +84,102 @@ const OPERATIONS: [Operation; 11] = [
 /// The end of a sequence.
 const ENDS: [Operation; 3] = [Operation::PowerCut, Operation::Kill, Operation::Reopen];
 
-/// The choices of a run, and after it those of the next.
-#[derive(Debug, Default)]
-struct Choices {
-    /// What is chosen, and of how many.
-    made: Vec<(usize, usize)>,
-    next: usize,
-}
-
-impl Choices {
-    fn choose(&mut self, possible: usize) -> usize {
-        if self.next == self.made.len() {
-            self.made.push((0, possible));
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::PutSync => "put-sync",
+            Self::PutBoth => "put-both",
+            Self::TwoPhase => "two-phase",
+            Self::Delete => "delete",
+            Self::Abandon => "abandon",
+            Self::Sync => "sync",
+            Self::Flush => "flush",
+            Self::Checkpoint => "checkpoint",
+            Self::Reopen => "reopen",
+            Self::Kill => "kill",
+            Self::PowerCut => "power-cut",
         }
-        let (chosen, of) = self.made[self.next];
-        assert_eq!(of, possible, "invariant: a sequence with the same choices has the same possibilities");
-        self.next += 1;
-        chosen
-    }
-
-    /// Turns to the next combination; false after the last one.
-    fn advance(&mut self) -> bool {
-        self.made.truncate(self.next);
-        self.next = 0;
-        while let Some((chosen, of)) = self.made.last_mut() {
-            *chosen += 1;
-            if chosen < of {
-                return true;
-            }
-            self.made.pop();
-        }
-        false
     }
 }
 
-/// Runs all sequences up to this length.
-pub fn run(args: &SequencesArgs) -> SequencesResult {
+/// Runs all sequences, or those with two operations at most.
+///
+/// # Errors
+/// An invalid case.
+pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
+    let length = if args.quick { QUICK_LENGTH } else { LENGTH };
+    let sequences = match &args.case {
+        Some(case) => vec![sequence_of(case)?],
+        None => sequences(length),
+    };
     enable_mutant(args.mutant);
     Scheduler::install_hooks();
-    let mut result = SequencesResult::default();
-    for length in 1..=args.length {
-        for number in 0..OPERATIONS.len().pow(length) {
-            let at = |nth: u32| OPERATIONS[number / OPERATIONS.len().pow(nth) % OPERATIONS.len()];
-            let sequence: Vec<Operation> = (0..length).map(at).collect();
-            result.sequences += 1;
-            for end in ENDS {
-                run_sequence(&[&sequence[..], &[end]].concat(), &mut result);
-            }
-            if interrupt::is_requested() || result.failures.len() >= FAILURES_MAX {
-                return result;
-            }
-        }
+    let (clock, mut outcome, total) = (args.clock(), LayerResult::new(LAYER), sequences.len() as u64);
+    let mut done = 0;
+    while clock.allows(done, total) && !args.should_stop(&outcome) {
+        let nth = (args.skip + done) % total;
+        run_sequence(&sequences[usize::try_from(nth).unwrap_or_default()], args, &mut outcome);
+        done += 1;
     }
     enable_mutant(None);
-    result
+    if args.case.is_none() {
+        outcome.progress = Some(TableProgress { done, total });
+    }
+    outcome.seconds = clock.seconds();
+    Ok(outcome)
 }
 
-fn run_sequence(sequence: &[Operation], result: &mut SequencesResult) {
-    let (mut choices, mut runs) = (Choices::default(), 0);
+/// All sequences of at most so many operations, each with each end.
+fn sequences(length: u32) -> Vec<Vec<Operation>> {
+    let count = OPERATIONS.len();
+    let of_length = |length: u32| {
+        let sequence = move |number: usize| {
+            let at = |nth: u32| OPERATIONS[number / count.pow(nth) % count];
+            (0..length).map(at).collect::<Vec<_>>()
+        };
+        (0..count.pow(length)).map(sequence)
+    };
+    let with_ends = |sequence: Vec<Operation>| ENDS.map(|end| [&sequence[..], &[end]].concat());
+    (1..=length).flat_map(of_length).flat_map(with_ends).collect()
+}
+
+fn sequence_of(case: &str) -> anyhow::Result<Vec<Operation>> {
+    let names = case.strip_prefix("sequences:").unwrap_or(case).split('.');
+    let operation = |name: &str| {
+        OPERATIONS.iter().copied().find(|operation| operation.name() == name).with_context(|| {
+            let names: Vec<&str> = OPERATIONS.iter().map(|operation| operation.name()).collect();
+            format!(
+                "invalid case {case:?}; expected a case like sequences:put.flush.power-cut, of {}",
+                names.join(", ")
+            )
+        })
+    };
+    names.map(operation).collect()
+}
+
+fn run_sequence(sequence: &[Operation], args: &LayerArgs, outcome: &mut LayerResult) {
+    let (mut choices, mut runs) = (Choices::default(), 0_u64);
     loop {
         runs += 1;
-        if let Err(what) = Run::new(&mut choices).and_then(|run| run.all(sequence)) {
-            let chosen: Vec<usize> = choices.made[..choices.next].iter().map(|(chosen, _)| *chosen).collect();
-            result.failures.push(format!("{sequence:?} with the choices {chosen:?}: {what}"));
+        let mut commits = 0;
+        let result = Run::new(&mut choices).and_then(|run| run.all(sequence, &mut commits));
+        outcome.transactions += u64::from(commits);
+        outcome.acknowledged += u64::from(commits);
+        if let Err(what) = result {
+            let names: Vec<&str> = sequence.iter().map(|operation| operation.name()).collect();
+            let details = format!("with the choices {:?}: {what}", choices.chosen());
+            let replay = args.replay(&format!("{LAYER}:{}", names.join(".")));
+            let violations = vec![Violation::new("durability", details)];
+            outcome.failures.push(Failure { replay, violations, saved_in: None });
             break;
         }
         if !choices.advance() {
             break;
         }
     }
-    result.runs += runs;
-    result.runs_max = runs.max(result.runs_max);
+    outcome.cases += 1;
+    outcome.count("runs of a sequence", runs);
 }
 
 type Rows = BTreeMap<&'static str, String>;
@@ -199,9 +209,10 @@ impl<'a> Run<'a> {
         Ok(Self { choices, scheduler, machine, store, engine, rows, states: vec![Rows::new()], commits: 0 })
     }
 
-    fn all(mut self, sequence: &[Operation]) -> Result<(), String> {
+    fn all(mut self, sequence: &[Operation], commits: &mut u32) -> Result<(), String> {
         for (nth, operation) in sequence.iter().enumerate() {
-            self.step(*operation).map_err(|what| format!("operation {nth}, {operation:?}: {what}"))?;
+            self.step(*operation).map_err(|what| format!("operation {nth}, {}: {what}", operation.name()))?;
+            *commits = self.commits;
         }
         // What was recovered stays, and so do the rows of a loss that keeps nothing else.
         let states = vec![self.read()?];
@@ -246,6 +257,11 @@ impl<'a> Run<'a> {
                 while self.engine.storage().run_background_once(&mut written) {}
                 Ok(())
             }
+            Operation::Checkpoint => {
+                self.check_copy()?;
+                self.all_durable();
+                Ok(())
+            }
             Operation::Reopen => {
                 self.store.clone().close().map_err(text)?;
                 self.all_durable();
@@ -285,6 +301,28 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Copies the tables, as a checkpoint does, and opens the copy.
+    fn check_copy(&self) -> Result<(), String> {
+        let copy = SimStorage::new();
+        let copied = self.engine.storage().with_flushed_tables(|tables, _| {
+            let (snapshot, mut batch) = (tables.snapshot()?, copy.new_batch(0));
+            for column in Column::ALL {
+                snapshot.scan(column, &RowRange::all(), false, |key, value| {
+                    batch.put(column, key, value);
+                    true
+                })?;
+            }
+            copy.write(batch)
+        });
+        copied.map_err(text)?;
+        let builder = Store::builder().env(SimRuntime::new(&self.scheduler, 0));
+        let store = builder.open_engine(Arc::new(copy.exclusive_engine())).map_err(text)?;
+        let rows = store.keyspace("rows").map_err(text)?;
+        let (found, expected) = (read(&store, &rows)?, self.states.last());
+        store.close().map_err(text)?;
+        if Some(&found) == expected { Ok(()) } else { Err(format!("the copy has {found:?} instead of {expected:?}")) }
+    }
+
     fn all_durable(&mut self) {
         self.states.drain(..self.states.len() - 1);
     }
@@ -303,15 +341,19 @@ impl<'a> Run<'a> {
     }
 
     fn read(&self) -> Result<Rows, String> {
-        let snapshot = self.store.snapshot().map_err(text)?;
-        let mut found = Rows::new();
-        for key in KEYS {
-            if let Some(value) = snapshot.get(&self.rows, key).map_err(text)? {
-                found.insert(key, String::from_utf8_lossy(&value).into_owned());
-            }
-        }
-        Ok(found)
+        read(&self.store, &self.rows)
     }
+}
+
+fn read(store: &Store, rows: &Keyspace) -> Result<Rows, String> {
+    let snapshot = store.snapshot().map_err(text)?;
+    let mut found = Rows::new();
+    for key in KEYS {
+        if let Some(value) = snapshot.get(rows, key).map_err(text)? {
+            found.insert(key, String::from_utf8_lossy(&value).into_owned());
+        }
+    }
+    Ok(found)
 }
 
 fn open(scheduler: &Arc<Scheduler>, machine: &SimMachine) -> Result<(Store, Process), String> {
@@ -326,4 +368,42 @@ fn open(scheduler: &Arc<Scheduler>, machine: &SimMachine) -> Result<(Store, Proc
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise the layer could not fail.
+    #[test]
+    fn a_state_that_the_store_never_had_is_found() {
+        Scheduler::install_hooks();
+        let mut choices = Choices::default();
+        let mut run = Run::new(&mut choices).expect("a new store opens");
+        run.step(Operation::PutSync).expect("a commit");
+        run.states = vec![Rows::from([("a", "never".into())])];
+        let copied = run.step(Operation::Checkpoint);
+        run.states = vec![Rows::from([("a", "never".into())])];
+        let found = run.step(Operation::PowerCut);
+        drop(run);
+        Scheduler::detach();
+        let expected = r#"it has {"a": "1"} instead of one of [{"a": "never"}]"#;
+        assert_eq!(found, Err(expected.into()), "after a power cut");
+        let expected = r#"the copy has {"a": "1"} instead of Some({"a": "never"})"#;
+        assert_eq!(copied, Err(expected.into()), "in a checkpoint");
+    }
+
+    #[test]
+    fn each_sequence_comes_once_and_has_a_case() {
+        let all = sequences(QUICK_LENGTH);
+        assert_eq!(all.len(), (12 + 12 * 12) * ENDS.len());
+        let cases: std::collections::BTreeSet<String> = all
+            .iter()
+            .map(|sequence| sequence.iter().map(|operation| operation.name()).collect::<Vec<_>>().join("."))
+            .collect();
+        assert_eq!(cases.len(), all.len(), "two sequences have one name");
+        let again: Vec<_> = cases.iter().map(|case| sequence_of(case).expect("a case of the layer")).collect();
+        assert!(again.iter().all(|sequence| all.contains(sequence)), "a case names another sequence");
+        assert!(sequence_of("sequences:put.fly").is_err(), "an unknown operation");
+    }
 }

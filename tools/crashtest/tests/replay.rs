@@ -21,7 +21,7 @@ fn refused(arguments: &[&str], hint: &str) {
 #[test]
 fn an_invalid_case_is_refused_with_an_example() {
     for line in ["", ":", "sim", "nothing:1", "SIM:embedded/1", " sim:embedded/1", "sim embedded/1", "ß:1/2"] {
-        refused(&[line], "sim:embedded/17 or kill:");
+        refused(&[line], "sim:embedded/17 or interleavings:");
     }
     for line in ["sim:", "sim:embedded", "sim:/", "sim:other/1"] {
         refused(&[line], "embedded");

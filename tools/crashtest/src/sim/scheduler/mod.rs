@@ -24,8 +24,9 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use percolite::crashtest::{CrashPoint, LockAttempt};
 
+use self::threads::{Exploration, Stall, State, Thread, ThreadState};
 pub use self::threads::{LONG_STALL, ROUND_STALL};
-use self::threads::{Stall, State, Thread, ThreadState};
+use crate::choices::Choices;
 use crate::rng::SeededRng;
 
 /// The wall clock at the start of the simulation, in milliseconds since 1970.
@@ -34,6 +35,8 @@ const BEGAN_UNIX_MS: u64 = 1_763_700_000_000;
 const REAL_TIME_MAX: Duration = Duration::from_secs(20);
 /// A mutex counts as never released when a thread has failed to lock it this many times in a row.
 const LOCK_ATTEMPTS_MAX: u32 = 1_000_000;
+/// Virtual time after which an exploration hangs.
+const EXPLORED_TIME_MAX: Duration = Duration::from_secs(3_600);
 /// The number of a thread.
 pub type ThreadId = usize;
 
@@ -196,6 +199,9 @@ impl Scheduler {
         state.record(own, what);
         let creep = state.rng.below(40) as u64;
         state.now += Duration::from_micros(creep);
+        if state.exploration.is_some() {
+            return self.switch_if_chosen(state, own);
+        }
         state.stall(own);
         let restless = state.switch_every;
         if state.rng.one_in(restless) {
@@ -228,6 +234,10 @@ impl Scheduler {
             return true;
         }
         state.threads[own].lock_attempts = 0;
+        if state.exploration.is_some() {
+            self.switch_if_chosen(state, own);
+            return true;
+        }
         let once_in = state.yield_at_locks_every;
         if once_in > 0 && state.rng.one_in(once_in) {
             state.record(own, "lock");
@@ -249,6 +259,37 @@ impl Scheduler {
         self.switch(state, own);
         let mut state = self.state.lock();
         state.threads[own].permit = false;
+    }
+
+    /// From here on these choices decide in place of the seed, and a thread of
+    /// [`Self::spawn_explored`] that can continue is replaced by another one at most `switches`
+    /// times.
+    pub fn explore(&self, choices: Choices, switches: u32) {
+        self.state.lock().exploration = Some(Exploration { choices, switches_left: switches, threads: Vec::new() });
+    }
+
+    /// Starts a thread whose interleavings with others of its kind are explored.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn spawn_explored(self: &Arc<Self>, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<ThreadId> {
+        let thread = self.spawn(name, work)?;
+        if let Some(exploration) = &mut self.state.lock().exploration {
+            exploration.threads.push(thread);
+        }
+        Ok(thread)
+    }
+
+    /// Ends the exploration; returns the choices that were made.
+    pub fn end_exploration(&self) -> Choices {
+        self.state.lock().exploration.take().map(|exploration| exploration.choices).unwrap_or_default()
+    }
+
+    fn switch_if_chosen(&self, mut state: MutexGuard<'_, State>, own: ThreadId) {
+        if let Some(next) = state.replacement(own) {
+            state.record(next, "replaces another thread");
+            self.switch_to(state, own, next);
+        }
     }
 
     /// Makes threads yield before they lock any mutex of the store. Those with this name prefix are
@@ -391,7 +432,10 @@ impl Scheduler {
 
     /// Lets another thread run, and waits to be scheduled again unless this thread has ended.
     fn switch(&self, mut state: MutexGuard<'_, State>, own: ThreadId) {
-        let Some(next) = state.choose() else {
+        if state.exploration.is_some() && state.now > EXPLORED_TIME_MAX {
+            return Self::abort_run(state, own, format!("a wait has not ended after {EXPLORED_TIME_MAX:?}"));
+        }
+        let Some(next) = state.choose(own) else {
             let waiting: Vec<&str> = state
                 .threads
                 .iter()
@@ -401,9 +445,12 @@ impl Scheduler {
             let what = format!("deadlock: all threads wait: {}", waiting.join(", "));
             return Self::abort_run(state, own, what);
         };
-        if next == own {
-            return;
+        if next != own {
+            self.switch_to(state, own, next);
         }
+    }
+
+    fn switch_to(&self, state: MutexGuard<'_, State>, own: ThreadId, next: ThreadId) {
         let (theirs, mine) = (Arc::clone(&state.threads[next].gate), Arc::clone(&state.threads[own].gate));
         let ended = state.threads[own].state == ThreadState::Ended;
         drop(state);

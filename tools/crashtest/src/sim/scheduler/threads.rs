@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Gate, ThreadId};
+use crate::choices::Choices;
 use crate::rng::SeededRng;
 
 /// The longest stall: steps of other threads, and time.
@@ -35,6 +36,17 @@ pub struct State {
     pub digest: DefaultHasher,
     pub trace: Option<Vec<String>>,
     pub deadlock: Option<String>,
+    pub exploration: Option<Exploration>,
+}
+
+/// All interleavings of a few threads with a few switches, one after the other: in place of the
+/// seed, [`Choices`] decide. Other threads run only while none of these can, so that the number of
+/// interleavings stays small.
+pub struct Exploration {
+    pub choices: Choices,
+    /// How often a thread that can continue may still be replaced by another one.
+    pub switches_left: u32,
+    pub threads: Vec<ThreadId>,
 }
 
 pub struct Thread {
@@ -69,6 +81,22 @@ pub enum ThreadState {
     Ended,
 }
 
+impl Exploration {
+    /// The next of the ready threads, of which there is at least one. If `own` is among them, it
+    /// has found a mutex locked: then they take turns until the mutex is free.
+    fn next(&mut self, own: ThreadId, ready: &[ThreadId]) -> ThreadId {
+        if ready.contains(&own) {
+            return ready.iter().copied().find(|id| *id > own).unwrap_or(ready[0]);
+        }
+        let explored: Vec<ThreadId> = ready.iter().copied().filter(|id| self.threads.contains(id)).collect();
+        match explored[..] {
+            [] => ready[0],
+            [one] => one,
+            _ => explored[self.choices.choose(explored.len())],
+        }
+    }
+}
+
 impl State {
     pub fn new(mut rng: SeededRng, main: Thread, trace: bool) -> Self {
         let restless = [1, 1, 2, 4, 16][rng.below(5)];
@@ -88,10 +116,12 @@ impl State {
             digest: DefaultHasher::new(),
             trace: trace.then(Vec::new),
             deadlock: None,
+            exploration: None,
         }
     }
 
-    pub fn choose(&mut self) -> Option<ThreadId> {
+    /// The next thread, which is another one than `own` if possible in an exploration.
+    pub fn choose(&mut self, own: ThreadId) -> Option<ThreadId> {
         loop {
             let now = self.now;
             for thread in &mut self.threads {
@@ -103,6 +133,9 @@ impl State {
             }
             let ready: Vec<ThreadId> =
                 (0..self.threads.len()).filter(|id| self.threads[*id].state == ThreadState::Ready).collect();
+            if let Some(exploration) = self.exploration.as_mut().filter(|_| !ready.is_empty()) {
+                return Some(exploration.next(own, &ready));
+            }
             let is_stalled = |stall: &Stall| self.steps < stall.step && now < stall.time;
             let going: Vec<ThreadId> =
                 ready.iter().copied().filter(|id| !self.threads[*id].stall.as_ref().is_some_and(is_stalled)).collect();
@@ -121,6 +154,19 @@ impl State {
                 None => return None,
             }
         }
+    }
+
+    /// In an exploration: the thread that replaces this one, although this one can continue.
+    pub fn replacement(&mut self, own: ThreadId) -> Option<ThreadId> {
+        let exploration = self.exploration.as_mut()?;
+        if exploration.switches_left == 0 || !exploration.threads.contains(&own) {
+            return None;
+        }
+        let is_ready = |id: &ThreadId| *id != own && self.threads[*id].state == ThreadState::Ready;
+        let others: Vec<ThreadId> = exploration.threads.iter().copied().filter(is_ready).collect();
+        let next = others.get(exploration.choices.choose(others.len() + 1).checked_sub(1)?)?;
+        exploration.switches_left -= 1;
+        Some(*next)
     }
 
     /// Stalls a thread at random.
