@@ -45,7 +45,7 @@ fn wait_lost_returns_at_lease_expiry() {
         let guard = once(&store, lease);
         let _busy = Busy::begin(&runtime);
         let mut lost = Steps::waiting(guard.wait_lost());
-        assert!(lost.is_woken_within(TIMEOUT));
+        assert!(lost.is_woken_within(TIMEOUT), "wait_lost does not complete after the end of the lease");
         lost.end();
         assert!(began.elapsed() >= lease && !guard.is_held());
     }
