@@ -10,7 +10,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// Chooses one of so many possibilities.
+    /// Chooses one of the possibilities, of which there are `possible`.
     ///
     /// # Panics
     /// A run with the same choices has other possibilities: what is run is not deterministic.

@@ -130,7 +130,7 @@ pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
     Ok(outcome)
 }
 
-/// All sequences of at most so many operations, each with each end.
+/// All sequences of at most `length` operations, each with each end.
 fn sequences(length: u32) -> Vec<Vec<Operation>> {
     let count = OPERATIONS.len();
     let of_length = |length: u32| {
