@@ -308,7 +308,7 @@ fn the_slow_log_has_the_last_conflicts_of_a_failure() {
     assert_eq!(total(slow.breakdown), slow.duration);
 }
 
-/// A transaction that ended without a commit keeps the conflict that it met, also if it is restarted.
+/// A transaction that ended without a commit keeps the conflict that it met, also after a restart.
 #[test]
 fn the_slow_log_has_the_conflict_of_a_rolled_back_transaction() {
     let options = TxnOptions::with_label("loser").retry_policy(RetryPolicy::default().timeout(Duration::MAX));

@@ -59,8 +59,8 @@ fn describe(page: &str, api: &mut String) {
 }
 
 /// The types in a signature that have no link: those of this crate that are not public. Type
-/// parameters are single letters, `Item` belongs to iterators, and `Mutex` is `parking_lot`'s, whose
-/// documentation is not known.
+/// parameters are single letters, `Item` belongs to iterators, and `Mutex` is the one of
+/// `parking_lot`, whose documentation is not known.
 fn private_types(method: &str) -> impl Iterator<Item = String> {
     let mut pieces = method.split("<a ");
     let unlinked: String =

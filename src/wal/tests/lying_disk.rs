@@ -229,7 +229,7 @@ fn silent_losses(lie: Lie, is_closed: bool) -> BTreeMap<u64, u64> {
     for nth in 1.. {
         let disk = LyingDisk::new(SimDisk::new(), lie, nth);
         let written = write(&disk, is_closed);
-        // The second incarnation may have found the lie that was told to the first.
+        // The second incarnation may have found the lie of the first.
         let found = written.and_then(|()| recover_frames(&disk, 0));
         if !disk.has_lied() {
             break;
