@@ -110,7 +110,9 @@ fn layers(layers: &[LayerResult]) -> Table {
 }
 
 fn mutants(mutants: &[MutantResult]) -> Table {
-    let layers: Vec<&str> = Layer::ALL.iter().map(|layer| layer.name()).collect();
+    // Layers that no mutant was tried in would only take the width of the others.
+    let was_run = |layer: &&str| mutants.iter().flat_map(|mutant| &mutant.trials).any(|trial| trial.layer == **layer);
+    let layers: Vec<&str> = Layer::ALL.iter().map(|layer| layer.name()).filter(was_run).collect();
     let mut table = table(&["mutant"], &layers, &["invariant"]);
     for mutant in mutants {
         let found = layers.iter().map(|layer| {
