@@ -56,13 +56,3 @@ impl Default for Process {
         Self::current()
     }
 }
-
-/// In a child of the process, keeps the value in memory, so that its destructor does not run there.
-/// Otherwise returns it.
-pub fn unless_forked<T>(process: &Process, value: T) -> Option<T> {
-    if process.is_current() {
-        return Some(value);
-    }
-    std::mem::forget(value);
-    None
-}

@@ -13,7 +13,6 @@ use self_cell::self_cell;
 use super::{OwnedSnapshot, engine_error};
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, RowRange, ScanCursor};
-use crate::process::unless_forked;
 
 type Iter<'a> = DBRawIterator<'a>;
 
@@ -31,8 +30,12 @@ struct KeptIterator(Option<OpenIterator>);
 impl Drop for KeptIterator {
     fn drop(&mut self) {
         if let Some(iterator) = self.0.take() {
-            let process = iterator.cells.borrow_owner().borrow_owner().borrow_owner().process().clone();
-            drop(unless_forked(&process, iterator));
+            if iterator.cells.borrow_owner().borrow_owner().borrow_owner().process().is_current() {
+                drop(iterator);
+            } else {
+                // The destructor waits for threads that a child of the process does not have.
+                std::mem::forget(iterator);
+            }
         }
     }
 }

@@ -22,8 +22,10 @@ const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 /// How long a transaction of the admission check holds its permit: longer than another transaction
 /// would wait for a permit.
 const PERMIT_HOLD_TIME: Duration = Duration::from_millis(1500);
-/// A check waits for the end of background work for at most this many polls, ten a second.
-const CLEANUP_POLLS_MAX: usize = 600;
+/// A check waits for the end of background work for at most this many polls, ten a second. With
+/// pages of two rows and a worker that is often paused, a large rollback takes more than a minute
+/// of the simulated clock.
+const CLEANUP_POLLS_MAX: usize = 3000;
 
 impl Embedded<'_> {
     /// Checks that a store has stopped after an error of its disk.
