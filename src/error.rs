@@ -6,6 +6,7 @@ use std::fmt;
 use crate::engine::EngineError;
 use crate::lock_manager::{LockLost, LockNotAvailable};
 use crate::option_ranges::OptionOutOfRange;
+use crate::os_limits::with_advice;
 use crate::owner_id::OwnerId;
 use crate::row::RowKey;
 use crate::timestamp::{Timestamp, UtcDateTime};
@@ -189,12 +190,13 @@ impl From<ErrorKind> for Error {
 
 impl From<EngineError> for Error {
     fn from(error: EngineError) -> Self {
+        // The advice of every error of the operating system is added here, once.
         let text = error.to_string();
         let kind = match &error {
             // `Io` is right only for calls that commit nothing. A commit maps this error to
             // `ErrorKind::Undetermined` itself.
-            EngineError::Undetermined(text) => ErrorKind::Io(format!("the engine failed: {text}")),
-            EngineError::Io(_) => ErrorKind::Io(text),
+            EngineError::Undetermined(text) => ErrorKind::Io(with_advice(format!("the engine failed: {text}"))),
+            EngineError::Io(_) => ErrorKind::Io(with_advice(text)),
             EngineError::Limit { what, requested, limit } => {
                 ErrorKind::TooLarge { what, bytes: *requested, limit: *limit }
             }

@@ -20,6 +20,12 @@ const ADVICE: &[(&str, &str)] = &[
     ("Cannot allocate memory", "raise the process's limit of memory (ulimit -v, MemoryMax), or use a smaller budget"),
 ];
 
+/// Whether an error says that a limit of the operating system was reached.
+#[cfg(feature = "rocks")]
+pub fn is_limit_reached(error: &str) -> bool {
+    ADVICE.iter().any(|(text, _)| error.contains(text))
+}
+
 /// Appends to an error what can be done about it, if a limit of the operating system was reached.
 pub fn with_advice(error: impl Into<String>) -> String {
     let error = error.into();

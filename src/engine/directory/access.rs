@@ -5,7 +5,6 @@ use std::path::Path;
 
 use crate::disk::{Directory, shown};
 use crate::engine::EngineError;
-use crate::os_limits::with_advice;
 
 /// Opens a directory that must exist. Creates and changes nothing.
 pub fn open_existing(path: &Path) -> Result<Directory, EngineError> {
@@ -34,7 +33,7 @@ pub fn not_a_directory(path: &Path) -> Option<EngineError> {
 
 /// The error of a call on a file or directory of a store.
 pub fn cannot(call: &str, path: &Path, error: &io::Error) -> EngineError {
-    EngineError::Io(with_advice(format!("cannot {call} {}: {error}{}", shown(path), remedy(call, path, error))))
+    EngineError::Io(format!("cannot {call} {}: {error}{}", shown(path), remedy(call, path, error)))
 }
 
 /// What the caller can do, to be appended to the error.

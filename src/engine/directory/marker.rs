@@ -19,9 +19,10 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::access::{cannot, not_a_directory, open_existing};
+use super::access::{cannot, open_existing};
 use super::durable_names::sync_ancestors;
 use super::names::{RESERVE, TABLES_DIR, WAL_DIR};
+use super::new_directory::create_all;
 use crate::disk::{Directory, shown};
 use crate::engine::EngineError;
 use crate::engine::rocks::file_names::is_rocksdb_file;
@@ -64,9 +65,7 @@ pub struct LockedDir {
 /// Locks the directory for exclusive use. Checks that it is a store of this format or can become
 /// one.
 pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
-    fs::create_dir_all(path)
-        .map_err(|error| not_a_directory(path).unwrap_or_else(|| cannot("create", path, &error)))?;
-    let directory = Directory::open(path).map_err(|error| cannot("open", path, &error))?;
+    let directory = create_all(path)?;
     let path = directory.path();
     let (marker, unfinished) = (path.join(MARKER), path.join(MARKER_UNFINISHED));
     loop {
@@ -214,7 +213,11 @@ fn write_marker(directory: &Directory, mut marker: &File, name: &str, identity: 
 }
 
 fn exists(file: &Path) -> Result<bool, EngineError> {
-    file.try_exists().map_err(|error| cannot("access", file, &error))
+    match file.try_exists() {
+        // A part of the path is a file.
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Ok(false),
+        found => found.map_err(|error| cannot("access", file, &error)),
+    }
 }
 
 /// Checks that the store has tables and a log directory: an opening would create neither.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::access::cannot;
+use super::access::{cannot, not_a_directory};
 use crate::disk::{Directory, shown};
 use crate::engine::EngineError;
 
@@ -19,7 +19,8 @@ impl NewDirectory {
     pub fn create(path: &Path, what: &str) -> Result<Self, EngineError> {
         let path = resolve_new(path, what)?;
         fs::create_dir(&path).map_err(|error| cannot("create", &path, &error))?;
-        let directory = Directory::open(&path).map_err(|error| cannot("open", &path, &error))?;
+        let opened = Directory::open(&path).inspect_err(|_| _ = fs::remove_dir(&path));
+        let directory = opened.map_err(|error| cannot("open", &path, &error))?;
         Ok(Self { directory, is_kept: false })
     }
 
@@ -44,6 +45,18 @@ impl Drop for NewDirectory {
         }
         let _ = fs::remove_dir(shown(self.directory.path()));
     }
+}
+
+/// Opens a directory. Creates it, and those above it, if they are missing; if that fails, for
+/// example because the umask makes a directory that nobody can enter, removes what was created. So
+/// the next attempt begins as this one did.
+pub fn create_all(path: &Path) -> Result<Directory, EngineError> {
+    let is_missing = |part: &&Path| !part.as_os_str().is_empty() && part.symlink_metadata().is_err();
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    let created = fs::create_dir_all(path)
+        .map_err(|error| not_a_directory(path).unwrap_or_else(|| cannot("create", path, &error)));
+    let opened = created.and_then(|()| Directory::open(path).map_err(|error| cannot("open", path, &error)));
+    opened.inspect_err(|_| missing.iter().for_each(|part| _ = fs::remove_dir(part)))
 }
 
 /// Makes the path of a directory that must not exist absolute and free of symlinks, and creates the

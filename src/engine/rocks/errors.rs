@@ -5,10 +5,12 @@ use std::path::Path;
 
 use crate::disk::{readable, shown};
 use crate::engine::EngineError;
-use crate::os_limits::with_advice;
+use crate::os_limits::is_limit_reached;
 
 pub fn open_error(path: &Path, is_new: bool, error: rocksdb::Error) -> EngineError {
     match error.kind() {
+        // RocksDB reports a file that it cannot open in several ways, as incomplete tables, too.
+        _ if is_limit_reached(error.as_ref()) => cannot_open(path, &error),
         rocksdb::ErrorKind::Corruption => {
             EngineError::Corruption(format!("the tables in {}: {}", shown(path), corruption_message(&error)))
         }
@@ -21,8 +23,12 @@ pub fn open_error(path: &Path, is_new: bool, error: rocksdb::Error) -> EngineErr
         rocksdb::ErrorKind::IOError if !is_new && error.as_ref().contains("No such file or directory") => {
             EngineError::Corruption(format!("the tables in {} are incomplete: {}", shown(path), message(&error)))
         }
-        _ => EngineError::Io(with_advice(format!("cannot open the store in {}: {}", shown(path), message(&error)))),
+        _ => cannot_open(path, &error),
     }
+}
+
+fn cannot_open(path: &Path, error: &rocksdb::Error) -> EngineError {
+    EngineError::Io(format!("cannot open the store in {}: {}", shown(path), message(error)))
 }
 
 /// The message without the prefix "Corruption: ": RocksDB may have added it twice, and
@@ -43,6 +49,6 @@ fn corruption_error(error: &rocksdb::Error) -> EngineError {
 pub fn engine_error(error: rocksdb::Error) -> EngineError {
     match error.kind() {
         rocksdb::ErrorKind::Corruption => corruption_error(&error),
-        _ => EngineError::Undetermined(with_advice(message(&error))),
+        _ => EngineError::Undetermined(message(&error).into()),
     }
 }

@@ -5,7 +5,7 @@ use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionTyp
 use crate::engine::storage::Column;
 use crate::engine::{Compression, EngineError};
 use crate::option_ranges;
-use crate::os_limits::{open_files_limit, with_advice};
+use crate::os_limits::open_files_limit;
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
 /// The number of threads in which RocksDB opens tables.
@@ -79,7 +79,7 @@ pub fn check_threads() -> Result<(), EngineError> {
     };
     let started: Result<Vec<_>, _> = (0..ROCKSDB_THREADS).map(start).collect();
     drop(keep);
-    let threads = started.map_err(|error| EngineError::Io(with_advice(format!("cannot start a thread: {error}"))))?;
+    let threads = started.map_err(|error| EngineError::Io(format!("cannot start a thread: {error}")))?;
     threads.into_iter().for_each(|thread| _ = thread.join());
     Ok(())
 }

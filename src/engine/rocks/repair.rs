@@ -112,7 +112,12 @@ fn repair_copy(
 /// Copies all files. Tables are never changed in place, so they are hard-linked where possible.
 fn copy(directory: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir(to)?;
-    for entry in fs::read_dir(directory)? {
+    let entries = match fs::read_dir(directory) {
+        // All tables are lost; the write-ahead log may be left.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
         let file = entry?.path();
         let Some(name) = file.file_name().filter(|_| file.is_file()) else { continue };
         let is_table = file.extension().is_some_and(|end| end == "sst");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::lock_manager::{Lease, RequestOrigin, Requester};
 use crate::read_view::ReadView;
 use crate::store::catalog::entries::LOCK_PREFIX;
@@ -25,14 +25,13 @@ pub(in crate::store) fn load_leases(store: &Store) -> Result<()> {
         crash_point!(CheckpointLeasesCleared);
         return Ok(store.inner.engine.clear_checkpoint_flag()?);
     }
-    locks.restore_leases(rows, &store.inner.lock_authority()?.visible_view());
-    Ok(())
+    locks.restore_leases(rows, &store.inner.lock_authority()?.visible_view())
 }
 
 impl NamedLocks {
     /// Makes grants of the leases in the rows. Requests of a name with a corrupt row fail with the
-    /// corruption; if the rows cannot be listed, requests of every name fail.
-    fn restore_leases(&self, rows: LeaseRows<'_>, view: &Arc<ReadView>) {
+    /// corruption; if the list of rows is damaged, requests of every name fail.
+    fn restore_leases(&self, rows: LeaseRows<'_>, view: &Arc<ReadView>) -> Result<()> {
         let (now, clocks) = (self.env.elapsed(), Clocks::read(&*self.env));
         let mut of_other_boots = Vec::new();
         let read = rows.for_each(view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {
@@ -50,6 +49,9 @@ impl NamedLocks {
             }
         });
         if let Err(error) = read {
+            if !matches!(error.kind(), ErrorKind::Corruption(_)) {
+                return Err(error);
+            }
             self.manager.set_all_corrupt(&format!("the lease rows of named locks cannot be read: {error}"));
         }
         // A failure is no error of the opening: the next opening repeats this. If the store has
@@ -58,6 +60,7 @@ impl NamedLocks {
         for some in of_other_boots.chunks(LEASE_ROWS_PER_TXN) {
             let _ = rows.renew(some, &[]).inspect_err(|error| _ = is_transient(error));
         }
+        Ok(())
     }
 }
 

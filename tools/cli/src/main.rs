@@ -227,6 +227,8 @@ const CHANGED_NOTE: &str = "; the store was changed";
 const REPAIR_COMMAND: &str = "percolite repair ";
 
 /// The operating system's text for a full disk. The library's errors have an advice, too.
+const NO_DESCRIPTOR_TEXT: &str = "Too many open files";
+const NO_DESCRIPTOR_ADVICE: &str = "; raise the process's limit of open files (ulimit -n, LimitNOFILE)";
 const DISK_FULL_TEXT: &str = "No space left on device";
 const LIBRARY_DISK_FULL_ADVICE: &str = "free at least 3 MiB";
 const DISK_FULL_ADVICE: &str = "; the disk is full: free some space first";
@@ -288,6 +290,9 @@ fn main() -> ExitCode {
                 Code::Failed if err.is::<output::StdoutError>() => String::new(),
                 Code::Failed if message.contains(DISK_FULL_TEXT) && !message.contains(LIBRARY_DISK_FULL_ADVICE) => {
                     DISK_FULL_ADVICE.into()
+                }
+                Code::Failed if message.contains(NO_DESCRIPTOR_TEXT) && !message.contains("ulimit -n") => {
+                    NO_DESCRIPTOR_ADVICE.into()
                 }
                 _ => String::new(),
             };

@@ -241,6 +241,17 @@ fn repair_copies_a_damaged_store_and_reports_its_losses() {
 }
 
 #[test]
+fn repair_of_a_store_without_tables_reads_the_log() {
+    for make in ["", "touch shop/tables"] {
+        let sandbox = Sandbox::with_shop();
+        sandbox.in_shell(&format!("rm -r shop/tables; {make}")).succeeds();
+        sandbox.run("get shop fruit apple").fails(6, "percolite repair shop NEW");
+        sandbox.run("repair shop rescued").fails(6, "the readable data is in rescued");
+        assert_eq!(sandbox.ok("get rescued fruit apple"), "red\n");
+    }
+}
+
+#[test]
 fn an_interrupt_stops_long_commands_and_leaves_no_files() {
     let sandbox = Sandbox::new();
     let rows: String = (0..200_000).map(|n| format!("key{n:06}\tvalue\n")).collect();

@@ -7,6 +7,7 @@ mod advice;
 mod backup;
 mod common;
 mod errors;
+mod few_resources;
 mod full_disk;
 mod help;
 mod history;

@@ -1,0 +1,53 @@
+//! Few descriptors, and a umask that makes directories which nobody can enter.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use crate::common::Sandbox;
+
+/// At whichever call of the store or of RocksDB the descriptors end.
+#[test]
+fn descriptors_that_run_out_are_never_taken_for_damage() {
+    let sandbox = Sandbox::with_shop();
+    for line in ["put shop fruit a b", "get shop fruit apple", "lock acquire shop job --ttl 100ms --wait 5s"] {
+        let mut refused = 0;
+        for limit in 4..40 {
+            let ran = sandbox.in_shell(&format!("ulimit -n {limit}; percolite {line}"));
+            match ran.code {
+                Some(0) => {}
+                // The program itself could not be loaded.
+                Some(127) => assert!(ran.err.contains("shared libraries"), "{limit}: {line}: {}", ran.err),
+                code => {
+                    assert_eq!(code, Some(1), "{limit}: {line}: {}", ran.err);
+                    assert!(ran.err.contains("(ulimit -n, LimitNOFILE)"), "{limit}: {line}: {}", ran.err);
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 5, "{line}: {refused} limits were too low");
+    }
+    sandbox.ok("verify shop");
+}
+
+#[test]
+fn a_directory_that_cannot_be_entered_is_not_left_by_the_first_attempt() {
+    let sandbox = Sandbox::new();
+    fs::set_permissions(sandbox.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let as_nobody = |script: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c"]);
+        let script = script.replace("percolite", env!("CARGO_BIN_EXE_percolite"));
+        command.arg(script).current_dir(sandbox.path()).output().unwrap().status.code()
+    };
+    if as_nobody("percolite --version") != Some(0) {
+        eprintln!("SKIPPED: this machine does not allow another user id");
+        return;
+    }
+    for mask in ["777", "277", "577"] {
+        let code = as_nobody(&format!("umask {mask}; percolite put --create new/shop rows k v"));
+        assert_eq!(code, Some(1), "{mask}");
+        assert_eq!(as_nobody("percolite put --create new/shop rows k v"), Some(0), "after {mask}");
+        fs::remove_dir_all(sandbox.path().join("new")).unwrap();
+    }
+}
