@@ -48,7 +48,7 @@ impl Drop for NewDirectory {
 }
 
 /// Opens a directory. Creates it, and those above it, if they are missing; if that fails, for
-/// example because the umask makes a directory that nobody can enter, removes what was created. So
+/// example because the umask makes a directory without rights, removes what was created. So
 /// the next attempt begins as this one did.
 pub fn create_all(path: &Path) -> Result<Directory, EngineError> {
     let is_missing = |part: &&Path| !part.as_os_str().is_empty() && part.symlink_metadata().is_err();

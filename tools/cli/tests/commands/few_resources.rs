@@ -1,4 +1,4 @@
-//! Few descriptors, and a umask that makes directories which nobody can enter.
+//! Few descriptors, and a umask that makes directories without rights.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -34,20 +34,20 @@ fn descriptors_that_run_out_are_never_taken_for_damage() {
 fn a_directory_that_cannot_be_entered_is_not_left_by_the_first_attempt() {
     let sandbox = Sandbox::new();
     fs::set_permissions(sandbox.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let as_nobody = |script: &str| {
+    let as_other_user = |script: &str| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c"]);
         let script = script.replace("percolite", env!("CARGO_BIN_EXE_percolite"));
         command.arg(script).current_dir(sandbox.path()).output().unwrap().status.code()
     };
-    if as_nobody("percolite --version") != Some(0) {
+    if as_other_user("percolite --version") != Some(0) {
         eprintln!("SKIPPED: this machine does not allow another user id");
         return;
     }
     for mask in ["777", "277", "577"] {
-        let code = as_nobody(&format!("umask {mask}; percolite put --create new/shop rows k v"));
+        let code = as_other_user(&format!("umask {mask}; percolite put --create new/shop rows k v"));
         assert_eq!(code, Some(1), "{mask}");
-        assert_eq!(as_nobody("percolite put --create new/shop rows k v"), Some(0), "after {mask}");
+        assert_eq!(as_other_user("percolite put --create new/shop rows k v"), Some(0), "after {mask}");
         fs::remove_dir_all(sandbox.path().join("new")).unwrap();
     }
 }

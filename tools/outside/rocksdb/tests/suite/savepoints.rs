@@ -86,7 +86,7 @@ fn inner_savepoints_end_with_a_rollback_to_an_outer_one() {
         txn.set(&db, "A", "a");
         let inner = txn.savepoint();
         txn.set(&db, "B", "b");
-        txn.rollback_to(outer.clone()).unwrap();
+        txn.rollback_to(outer).unwrap();
         assert_eq!([txn.read(&db, "A"), txn.read(&db, "B")], [None, None]);
         let error = txn.rollback_to(inner).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::InvalidArgument(_)), "{error}");

@@ -13,7 +13,7 @@ pub struct Db {
     pub rows: Keyspace,
     builder: Builder,
     path: PathBuf,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 /// Runs a test in each commit protocol.
@@ -38,13 +38,13 @@ impl Db {
     fn open(builder: Builder, path: PathBuf, directory: TempDir) -> Self {
         let store = builder.clone().open(&path).unwrap();
         let rows = store.keyspace("rows").unwrap();
-        Self { store, rows, builder, path, _directory: directory }
+        Self { store, rows, builder, path, directory: directory }
     }
 
     /// Closes the store and opens it again.
     pub fn reopen(self) -> Self {
         self.store.close().unwrap();
-        Self::open(self.builder, self.path, self._directory)
+        Self::open(self.builder, self.path, self.directory)
     }
 
     /// A checkpoint, opened: what recovery finds while transactions are open. The files of a
