@@ -38,7 +38,7 @@ impl Db {
     fn open(builder: Builder, path: PathBuf, directory: TempDir) -> Self {
         let store = builder.clone().open(&path).unwrap();
         let rows = store.keyspace("rows").unwrap();
-        Self { store, rows, builder, path, directory: directory }
+        Self { store, rows, builder, path, directory }
     }
 
     /// Closes the store and opens it again.
