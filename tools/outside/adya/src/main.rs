@@ -11,6 +11,7 @@ use percolite_outside_adya::request::{answer, parse_request};
 use percolite_outside_adya::transaction::{run, run_with_lost_updates};
 
 #[derive(Clone, Parser)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 struct Args {
     /// The socket that clients connect to
     #[arg(long)]

@@ -131,13 +131,12 @@ impl Server {
 }
 
 fn spawn(arguments: &[String], disk: Option<&Disk>) -> Child {
-    let mut command = match disk {
-        Some(disk) => disk.command(arguments),
-        None => {
-            let mut command = Command::new(&arguments[0]);
-            command.args(&arguments[1..]);
-            command
-        }
+    let mut command = if let Some(disk) = disk {
+        disk.command(arguments)
+    } else {
+        let mut command = Command::new(&arguments[0]);
+        command.args(&arguments[1..]);
+        command
     };
     command.spawn().unwrap()
 }
