@@ -190,12 +190,12 @@ impl From<ErrorKind> for Error {
 
 impl From<EngineError> for Error {
     fn from(error: EngineError) -> Self {
-        // The advice of every error of the operating system is added here, once.
+        // `Undetermined` has advice of the engine already, since commits map it themselves.
         let text = error.to_string();
         let kind = match &error {
             // `Io` is right only for calls that commit nothing. A commit maps this error to
             // `ErrorKind::Undetermined` itself.
-            EngineError::Undetermined(text) => ErrorKind::Io(with_advice(format!("the engine failed: {text}"))),
+            EngineError::Undetermined(text) => ErrorKind::Io(format!("the engine failed: {text}")),
             EngineError::Io(_) => ErrorKind::Io(with_advice(text)),
             EngineError::Limit { what, requested, limit } => {
                 ErrorKind::TooLarge { what, bytes: *requested, limit: *limit }

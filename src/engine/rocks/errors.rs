@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::disk::{readable, shown};
 use crate::engine::EngineError;
-use crate::os_limits::is_limit_reached;
+use crate::os_limits::{is_limit_reached, with_advice};
 
 pub fn open_error(path: &Path, is_new: bool, error: rocksdb::Error) -> EngineError {
     match error.kind() {
@@ -49,6 +49,6 @@ fn corruption_error(error: &rocksdb::Error) -> EngineError {
 pub fn engine_error(error: rocksdb::Error) -> EngineError {
     match error.kind() {
         rocksdb::ErrorKind::Corruption => corruption_error(&error),
-        _ => EngineError::Undetermined(message(&error).into()),
+        _ => EngineError::Undetermined(with_advice(message(&error))),
     }
 }

@@ -130,13 +130,17 @@ fn takeover_beside_fenced(world: &World) -> Result<(), Violation> {
         Ok(())
     });
     world.join()?;
-    let (store, _engine) = open(&world.scheduler, &world.machine, ONE_MEMTABLE)?;
-    let rows = store.keyspace("rows").map_err(harness)?;
-    let is_there = store.begin().and_then(|txn| txn.get(&rows, "row")).map_err(harness)?.is_some();
-    if *seen.lock() && !is_there {
+    if *seen.lock() && !has_row_after_recovery(world)? {
         return Err(Violation::new("lock: visibility", "a power cut took back what a holder of the lock had found"));
     }
     Ok(())
+}
+
+/// Opens what a power cut has left, and reads the row.
+fn has_row_after_recovery(world: &World) -> Result<bool, Violation> {
+    let (store, _engine) = open(&world.scheduler, &world.machine, ONE_MEMTABLE)?;
+    let rows = store.keyspace("rows").map_err(harness)?;
+    Ok(store.begin().and_then(|txn| txn.get(&rows, "row")).map_err(harness)?.is_some())
 }
 
 /// Of two increments at the same time each is counted, or refused.
@@ -182,10 +186,7 @@ fn close_beside_commit(world: &World) -> Result<(), Violation> {
     world.spawn("closes", move || store.close().map_err(harness));
     world.join()?;
     world.machine.crash_with(&mut |_| 0);
-    let (store, _engine) = open(&world.scheduler, &world.machine, ONE_MEMTABLE)?;
-    let rows = store.keyspace("rows").map_err(harness)?;
-    let is_there = store.begin().and_then(|txn| txn.get(&rows, "row")).map_err(harness)?.is_some();
-    if *acknowledged.lock() && !is_there {
+    if *acknowledged.lock() && !has_row_after_recovery(world)? {
         return Err(Violation::new("durability", "an acknowledged commit is lost"));
     }
     Ok(())
