@@ -90,12 +90,12 @@ impl DirectoryOptions {
 
 /// A store directory as a [`Storage`]: see the [module](self).
 pub struct DirectoryStorage {
+    /// `None` if opened read-only. Dropped first, while the store is still locked.
+    reserve: Option<Reserve>,
     lsm: LsmStorage<OsDisk, RocksStorage>,
     directory: Directory,
     wal: Directory,
     accepted_losses: Vec<DataLoss>,
-    /// `None` if opened read-only.
-    reserve: Option<Reserve>,
     /// Whether tables have deletions whose compaction was not tried yet.
     compaction_due: AtomicBool,
 }

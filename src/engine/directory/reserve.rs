@@ -7,8 +7,9 @@
 //! started again and again would fill the reserve as well. When the disk has [`ENOUGH_BYTES`]
 //! again, the file is filled again, and the store is as any other.
 //!
-//! An emptied file says that the reserve is given up, so later openings stay in this state. A store
-//! that never had room for a reserve has no file, and opens as if there were none.
+//! A file that is not whole says that the reserve is given up, so later openings stay in this
+//! state. A close puts into the file what is left, so that nobody else takes it before the next
+//! opening. A store that never had room for a reserve has no file, and opens as if there were none.
 //!
 //! Deletions row by row may use the reserve up. Then the store could not be opened any more, so the
 //! last [`OPENING_BYTES`] are left to openings, and to the few rows that drop a keyspace. Measured
@@ -25,6 +26,7 @@ use super::names::RESERVE;
 use crate::disk::Directory;
 use crate::engine::SpaceLeft;
 use crate::os_limits::free_bytes;
+use crate::process::Process;
 
 const RESERVE_BYTES: u64 = 1 << 20;
 /// The reserve is made if this much is free.
@@ -38,16 +40,18 @@ const KEPT_BYTES: u64 = 64 << 10;
 /// The reserve of a store that is open for writing.
 pub struct Reserve {
     directory: Directory,
+    process: Process,
     is_given_up: AtomicBool,
 }
 
 impl Reserve {
     /// Gives the reserve up if the disk has too little space. Makes no file.
     pub fn open(directory: &Directory) -> Self {
-        let reserve = Self { directory: directory.clone(), is_given_up: AtomicBool::new(false) };
+        let process = Process::current();
+        let reserve = Self { directory: directory.clone(), process, is_given_up: AtomicBool::new(false) };
         let needed = match reserve.path().metadata() {
             Err(_) => 0,
-            Ok(file) if file.len() == 0 => ENOUGH_BYTES,
+            Ok(file) if file.len() < RESERVE_BYTES => ENOUGH_BYTES - file.len(),
             Ok(_) => RESERVE_BYTES,
         };
         if reserve.free_bytes() < needed {
@@ -89,25 +93,36 @@ impl Reserve {
     /// Makes the reserve if it is not there and there is enough space. A failure is no error: the
     /// store then has no reserve.
     pub fn replenish(&self) {
-        let is_whole = self.path().metadata().is_ok_and(|found| found.len() == RESERVE_BYTES);
-        if is_whole || self.free_bytes() >= ENOUGH_BYTES && self.fill().is_ok() {
+        let bytes = self.path().metadata().map_or(0, |found| found.len());
+        let is_enough = self.free_bytes().saturating_add(bytes) >= ENOUGH_BYTES;
+        if bytes == RESERVE_BYTES || is_enough && self.fill(RESERVE_BYTES).is_ok() {
             self.is_given_up.store(false, Ordering::Relaxed);
         }
     }
 
-    fn fill(&self) -> io::Result<()> {
+    fn fill(&self, bytes: u64) -> io::Result<()> {
         let file = File::create(self.path())?;
-        allocate(&file).inspect_err(|_| _ = file.set_len(0))
+        allocate(&file, bytes).inspect_err(|_| _ = file.set_len(0))
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        let left = self.usable_bytes().min(RESERVE_BYTES - 1);
+        if self.is_given_up() && left > 0 && self.process.is_current() {
+            // An error is ignored: then the next opening needs free space.
+            let _ = self.fill(left);
+        }
     }
 }
 
 /// Allocates the blocks of the file, so that it is not sparse.
-fn allocate(mut file: &File) -> io::Result<()> {
+fn allocate(mut file: &File, bytes: u64) -> io::Result<()> {
     #[cfg(unix)]
-    if rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, RESERVE_BYTES).is_ok() {
+    if rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes).is_ok() {
         return Ok(());
     }
     // A file system without `fallocate`. Not zeros, which some file systems do not store.
-    let bytes = usize::try_from(RESERVE_BYTES).map_err(io::Error::other)?;
+    let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
     io::Write::write_all(&mut file, &vec![0x5a; bytes])
 }

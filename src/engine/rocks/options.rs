@@ -144,6 +144,8 @@ fn with_options_string(base: &mut Options, text: &str) -> Result<Options, Engine
 ///   from a full disk, and the stall ends only with that recovery: a deadlock.
 /// - No stalls for compactions: RocksDB's flush would wait for them first, without a limit, and on
 ///   a full disk they never end. [`flush_all`](super::RocksStorage::flush_all) waits itself.
+/// - No preallocation of the manifest: it is 4 MiB at each opening, which takes the space that a
+///   small or full disk has for deletions.
 /// - `max_open_files`: half of the process's limit of open files, unless that is large.
 /// - One limit for RocksDB's memtables of all columns together. The content of a memtable of the
 ///   store normally fits into this limit, so RocksDB mostly flushes it as a whole.
@@ -168,6 +170,7 @@ pub fn options(setup: RocksOptions, auto_compactions: bool) -> Result<Options, E
     options.set_keep_log_file_num(2);
     options.set_max_log_file_size(LOG_FILE_BYTES_MAX);
     options.set_max_manifest_file_size(MANIFEST_BYTES_MAX);
+    options.set_manifest_preallocation_size(0);
     options.set_max_open_files(max_open_files(open_files_limit()));
     Ok(options)
 }

@@ -106,3 +106,40 @@ fn a_full_disk_is_left_by_a_truncation() {
     assert_eq!(refused.matches("until 3 MiB are free").count(), 20, "{refused}");
     assert_eq!(report("kept"), "v\n");
 }
+
+/// An opening takes no more space than the documents say, in memory and on a file system that keeps
+/// what a failed preallocation has taken.
+#[test]
+fn a_row_can_be_deleted_whatever_space_is_free() {
+    for (file_system, mount) in [
+        ("tmpfs", "mount -t tmpfs -o size=12m none disk"),
+        ("ext4", "truncate -s 12M image && mkfs.ext4 -q -m 0 image && mount -o loop image disk"),
+    ] {
+        let sandbox = Sandbox::new();
+        fs::create_dir(sandbox.path().join("disk")).unwrap();
+        // A ballast that shrinks, so that more is free each time.
+        let script = format!(
+            "{mount} || exit 99
+             percolite='{}'
+             $percolite put --create disk/shop rows k v > out 2>&1
+             $percolite put --create disk/shop others k v >> out 2>&1
+             touch swept
+             for free in 0 $(seq 128 128 6144); do
+                 rm -f disk/ballast
+                 left=$(($(df --output=avail disk | tail -1) - free))
+                 test $left -lt 0 || head -c ${{left}}k /dev/zero > disk/ballast 2> /dev/null
+                 $percolite delete disk/shop rows none --if-exists > out 2>&1 || {{ echo \"$free: $(cat out)\" >> failed; }}
+                 echo $free >> swept
+             done
+             $percolite keyspaces disk/shop --truncate others > out 2>&1 || cat out >> failed",
+            env!("CARGO_BIN_EXE_percolite")
+        );
+        let ran = Command::new("unshare").args(["--mount", "sh", "-c", &script]).current_dir(sandbox.path()).output();
+        if !ran.is_ok_and(|ran| ran.status.code() != Some(99)) || !sandbox.has("swept") {
+            eprintln!("SKIPPED: this machine does not allow mounts of {file_system}");
+            continue;
+        }
+        assert_eq!(sandbox.read("swept").lines().count(), 49, "{file_system}");
+        assert!(!sandbox.has("failed"), "{file_system}: {}", sandbox.read("failed"));
+    }
+}
