@@ -8,7 +8,7 @@
 //! again, the file is filled again, and the store is as any other.
 //!
 //! A file that is not whole says that the reserve is given up, so later openings stay in this
-//! state. A close puts into the file what is left, so that nobody else takes it before the next
+//! state. A close puts into the file what is left: other programs could take it before the next
 //! opening. A store that never had room for a reserve has no file, and opens as if there were none.
 //!
 //! Deletions row by row may use the reserve up. Then the store could not be opened any more, so the
