@@ -48,6 +48,7 @@ impl CellRead {
         }
     }
 
+    #[inline]
     fn find<'a>(self, view: &'a ReadView, row: &RowKey) -> Result<Option<FoundValue<'a>>> {
         match self {
             Self::Missing => Ok(None),
@@ -80,6 +81,7 @@ impl RowReader {
         }
     }
 
+    #[inline]
     pub fn check_open(&self) -> Result<()> {
         if let Some(reason) = self.process.refusal() {
             return Err(Error::closed(reason));
@@ -93,6 +95,7 @@ impl RowReader {
     }
 
     /// Fails if the store is closed or the view has expired.
+    #[inline]
     pub fn check_usable(&self, view: &ReadView) -> Result<()> {
         self.check_open()?;
         if view.expired.load(Ordering::Acquire) {
@@ -113,6 +116,7 @@ impl RowReader {
         Ok(self.find(view, row)?.is_some())
     }
 
+    #[inline]
     fn find<'a>(&self, view: &'a ReadView, row: &RowKey) -> Result<Option<FoundValue<'a>>> {
         if view.must_check_locks
             && let Some(lock) = view.snapshot.lock(row)?
@@ -198,8 +202,14 @@ pub(in crate::store) fn visible_version<'a>(
     Ok(version.and_then(|WriteRecord { txn, value, .. }| Some(FoundValue::new(&*view.snapshot, txn, value?))))
 }
 
+#[inline]
 pub(in crate::store) fn load_found(row: &RowKey, found: Option<FoundValue<'_>>) -> Result<Option<Value>> {
-    found.map(|found| found.load(row.as_bytes()).map(Value::from)).transpose()
+    match found {
+        // Mostly so; nothing is converted.
+        Some(FoundValue::Owned(value)) => Ok(Some(value)),
+        Some(found) => Ok(Some(found.load(row.as_bytes())?.into())),
+        None => Ok(None),
+    }
 }
 
 pub(in crate::store) fn load_value(view: &ReadView, row: &RowKey, txn: TxnId, value: StoredValue) -> Result<Value> {
