@@ -14,9 +14,9 @@ pub struct Keys {
 }
 
 impl Scan {
-    /// The keys of the remaining rows, without their values. A value of more than 255 bytes
-    /// ([`MAX_SHORT_VALUE_BYTES`](crate::row::MAX_SHORT_VALUE_BYTES)) is not read, a shorter one is
-    /// next to its key and not copied.
+    /// The keys of the remaining rows. Their values are not copied. A value of more than 255 bytes
+    /// ([`MAX_SHORT_VALUE_BYTES`](crate::row::MAX_SHORT_VALUE_BYTES)) that a two-phase commit or a
+    /// large transaction wrote is not read either; any other lies beside its key.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {

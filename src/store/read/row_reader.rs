@@ -40,10 +40,11 @@ enum CellRead {
 }
 
 impl CellRead {
+    /// `keep` makes the value that is kept from the lent one.
     #[inline]
-    fn new(view: &ReadView, row: &RowKey, content: &[u8]) -> Self {
+    fn new(view: &ReadView, row: &RowKey, content: &[u8], keep: impl FnOnce(&[u8]) -> Value) -> Self {
         match InlineWrite::decode_value(content) {
-            Some((commit_ts, value)) if commit_ts <= view.read_ts => Self::Visible(value.into()),
+            Some((commit_ts, value)) if commit_ts <= view.read_ts => Self::Visible(keep(value)),
             _ => decode_write(row.as_bytes(), content).map_or_else(Self::Corrupt, Self::Record),
         }
     }
@@ -108,16 +109,21 @@ impl RowReader {
 
     /// The value of a row at the view.
     pub fn read(&self, view: &ReadView, row: &RowKey) -> Result<Option<Value>> {
-        load_found(row, self.find(view, row)?)
+        load_found(row, self.find(view, row, |lent| lent.into())?)
     }
 
-    /// Whether the row exists at the view. Reads no value out of line.
+    /// Whether the row exists at the view. Copies no value, and reads none out of line.
     pub fn contains(&self, view: &ReadView, row: &RowKey) -> Result<bool> {
-        Ok(self.find(view, row)?.is_some())
+        Ok(self.find(view, row, |_| Value::default())?.is_some())
     }
 
     #[inline]
-    fn find<'a>(&self, view: &'a ReadView, row: &RowKey) -> Result<Option<FoundValue<'a>>> {
+    fn find<'a>(
+        &self,
+        view: &'a ReadView,
+        row: &RowKey,
+        keep: impl Fn(&[u8]) -> Value,
+    ) -> Result<Option<FoundValue<'a>>> {
         if view.must_check_locks
             && let Some(lock) = view.snapshot.lock(row)?
             && let LockEffect::Value(value) = self.value_under_lock(view, row, &lock)?
@@ -125,7 +131,7 @@ impl RowReader {
             return Ok(value);
         }
         let mut found = CellRead::Missing;
-        view.snapshot.get_cell(Column::Write, row, &mut |content| found = CellRead::new(view, row, content))?;
+        view.snapshot.get_cell(Column::Write, row, &mut |content| found = CellRead::new(view, row, content, &keep))?;
         found.find(view, row)
     }
 
@@ -137,7 +143,7 @@ impl RowReader {
         let mut cells: Vec<CellRead> = rows.iter().map(|_| CellRead::Missing).collect();
         view.snapshot.multi_get_cell(Column::Write, rows, &mut |number, content| {
             if let (Some(cell), Some(row)) = (cells.get_mut(number), rows.get(number)) {
-                *cell = CellRead::new(view, row, content);
+                *cell = CellRead::new(view, row, content, |lent| lent.into());
             }
         })?;
         rows.iter().zip(cells).map(|(row, cell)| cell.value(view, row)).collect()

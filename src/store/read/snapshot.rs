@@ -94,8 +94,9 @@ impl Snapshot {
         self.store.inner.rows.multi_read(&self.reader.view, &rows.iter().collect::<Vec<_>>())
     }
 
-    /// Whether a row exists. A value of more than 255 bytes
-    /// ([`MAX_SHORT_VALUE_BYTES`](crate::row::MAX_SHORT_VALUE_BYTES)) is not read.
+    /// Whether a row exists. Its value is not copied. A value of more than 255 bytes
+    /// ([`MAX_SHORT_VALUE_BYTES`](crate::row::MAX_SHORT_VALUE_BYTES)) that a two-phase commit or a
+    /// large transaction wrote is not read either; any other lies beside its key.
     ///
     /// # Errors
     /// Those of [`Snapshot::get`].

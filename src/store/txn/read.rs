@@ -50,8 +50,9 @@ impl Txn {
         }
     }
 
-    /// Whether a row exists. A value of more than 255 bytes
-    /// ([`MAX_SHORT_VALUE_BYTES`](crate::row::MAX_SHORT_VALUE_BYTES)) is not read.
+    /// Whether a row exists. Its value is not copied. A value of more than 255 bytes
+    /// ([`MAX_SHORT_VALUE_BYTES`](crate::row::MAX_SHORT_VALUE_BYTES)) that a two-phase commit or a
+    /// large transaction wrote is not read either; any other lies beside its key.
     ///
     /// # Errors
     /// Those of [`Txn::get`].
