@@ -177,10 +177,13 @@ mod waiter;
 pub(crate) mod wal;
 mod write_set;
 
-/// Not part of the public API: for the crash harness and the tests of this repository. It changes
-/// without notice.
+/// Not part of the public API: for the crash harness, the command line and the tests of this
+/// repository. It changes without notice.
 #[doc(hidden)]
 pub mod internal {
+    pub mod os_limits {
+        pub use crate::os_limits::with_advice;
+    }
     pub mod codec {
         pub use crate::codec::*;
     }

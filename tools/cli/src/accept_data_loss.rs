@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 fn parse_fingerprint(text: &str) -> Result<u64, String> {
-    let number = u64::from_str_radix(text.trim_start_matches("0x"), 16);
+    let number = u64::from_str_radix(text.trim().trim_start_matches("0x"), 16);
     number.map_err(|_| "a fingerprint has 16 hexadecimal digits".into())
 }
 

@@ -113,7 +113,7 @@ pub fn require_history(store: &Store) -> Result<()> {
     if store.stats().history_start_ts.is_some() {
         return Ok(());
     }
-    let store = crate::open::store_argument();
+    let store = crate::advice::store_argument();
     Err(Code::Failed.error(format!("the store keeps no history; percolite retention {store} --set 7d starts it")))
 }
 

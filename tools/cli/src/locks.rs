@@ -263,6 +263,8 @@ pub fn row_lock_json(lock: &RowLock, encodings: Encodings) -> Value {
 /// Parses a timestamp as the commands print it.
 pub fn parse_timestamp(text: &str) -> Result<Timestamp, String> {
     let invalid = || "not a timestamp: milliseconds, a dot and a number, as `locks` prints it".to_owned();
+    // A script may have read it from a line that ends with CR LF.
+    let text = text.trim();
     let (millis, count) = text.split_once('.').ok_or_else(invalid)?;
     let first = millis.parse().map(Timestamp::from_millis).map_err(|_| invalid())?;
     let count: u64 = count.parse().map_err(|_| invalid())?;

@@ -2,13 +2,14 @@
 //!
 //! This file lists the commands and prints errors; each command is a module with its `Args` and a
 //! `run`. An error is one line on standard error: the message, then its causes. The exit code
-//! depends on the kind of the error ([`exit`]). When the reader of the output stops reading, as
+//! depends on the kind of the error ([`exit`]), and the [`advice`] is that of the command line. When the reader of the output stops reading, as
 //! `head` does, the program ends without a message.
 //!
 //! [`usage_error`] parses the command line, [`open`] opens stores, [`text_input`] reads text,
 //! [`encoding`] reads and writes keys and values, [`output`], [`table`] and [`progress`] print.
 
 mod accept_data_loss;
+mod advice;
 mod at;
 mod backup;
 mod delete;
@@ -226,13 +227,6 @@ const CHANGED_NOTE: &str = "; the store was changed";
 /// Contained in every error text that already has advice about a damaged store.
 const REPAIR_COMMAND: &str = "percolite repair ";
 
-/// The operating system's text for a full disk. The library's errors have an advice, too.
-const NO_DESCRIPTOR_TEXT: &str = "Too many open files";
-const NO_DESCRIPTOR_ADVICE: &str = "; raise the process's limit of open files (ulimit -n, LimitNOFILE)";
-const DISK_FULL_TEXT: &str = "No space left on device";
-const LIBRARY_DISK_FULL_ADVICE: &str = "free at least 3 MiB";
-const DISK_FULL_ADVICE: &str = "; the disk is full: free some space first";
-
 fn main() -> ExitCode {
     let command = match usage_error::parse::<Cli>() {
         Ok(cli) => cli.command,
@@ -243,7 +237,7 @@ fn main() -> ExitCode {
     };
     let (damage_advice, lock_advice) = (command.damage_advice(), command.lock_advice());
     let (changes, dir) = (command.changes(), command.dir().map(Path::to_owned));
-    dir.as_deref().into_iter().for_each(open::set_store_dir);
+    dir.as_deref().into_iter().for_each(advice::set_store_dir);
     let mut exit_code = 0;
     let done = match command {
         Command::Get(args) => get::run(&args),
@@ -276,23 +270,23 @@ fn main() -> ExitCode {
         Err(err) if is_broken_pipe(&err) => ExitCode::from(Code::Failed as u8),
         Err(err) => {
             let code = Code::of(&err);
-            let message = format_chain(&err);
+            let mut message = format_chain(&err);
             let advice = match code {
                 // The error of a failed opening, or of a damaged base dump, contains its own
                 // advice.
                 Code::Corrupt if !message.contains(REPAIR_COMMAND) && !message.contains(backup::BASE_HINT) => {
                     damage_advice
                 }
+                // The lock is free.
+                Code::LockHeld if message.contains(lock::STILL_RUNS) => String::new(),
                 Code::LockHeld => lock_advice,
                 Code::Busy => dir.as_deref().map(process::busy_note).unwrap_or_default(),
                 // The report is printed after the change is committed.
                 Code::Failed if err.is::<output::StdoutError>() && changes => CHANGED_NOTE.into(),
                 Code::Failed if err.is::<output::StdoutError>() => String::new(),
-                Code::Failed if message.contains(DISK_FULL_TEXT) && !message.contains(LIBRARY_DISK_FULL_ADVICE) => {
-                    DISK_FULL_ADVICE.into()
-                }
-                Code::Failed if message.contains(NO_DESCRIPTOR_TEXT) && !message.contains("ulimit -n") => {
-                    NO_DESCRIPTOR_ADVICE.into()
+                Code::Failed => {
+                    message = advice::with_remedy(&message);
+                    String::new()
                 }
                 _ => String::new(),
             };
@@ -306,7 +300,7 @@ fn main() -> ExitCode {
 fn format_chain(err: &anyhow::Error) -> String {
     let mut message = String::new();
     for cause in err.chain() {
-        let library_text = cause.downcast_ref().map(open::without_library_advice);
+        let library_text = cause.downcast_ref().map(|err: &percolite::Error| advice::of_library(&err.to_string()));
         let text = library_text.unwrap_or_else(|| cause.to_string()).replace('\n', " ");
         if message.is_empty() {
             message = text;

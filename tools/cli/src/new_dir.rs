@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use percolite::ErrorKind;
 
+use crate::advice;
 use crate::exit::Code;
 
 pub struct NewDir {
@@ -33,9 +34,11 @@ impl NewDir {
     /// removed, an undetermined commit is a plain failure, because its store is removed as well.
     pub fn error(&self, outcome: &str, err: percolite::Error) -> anyhow::Error {
         match err.kind() {
-            ErrorKind::Undetermined(cause) if self.created.get() => {
-                Code::Failed.error(format!("{outcome}, {} was removed: {cause}", self.path.display()))
-            }
+            ErrorKind::Undetermined(cause) if self.created.get() => Code::Failed.error(format!(
+                "{outcome}, {} was removed: {}",
+                self.path.display(),
+                advice::of_library(cause)
+            )),
             _ => err.into(),
         }
     }

@@ -1,12 +1,12 @@
 //! Opening a store, and the messages and advice when that fails.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use percolite::{Builder, Error, ErrorKind, Keyspace, Store, StoreStatus};
 
+use crate::advice::{self, is_store};
 use crate::duration;
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
@@ -15,7 +15,10 @@ use crate::progress::Progress;
 pub use crate::quoting::shell_quoted;
 use crate::tuning::Tuning;
 
-/// How often [`close_after_cleanup`] checks the background cleanup.
+/// How long to wait for a process that has a store open and publishes no status: one that opens it
+/// for a moment only, as `lock` does, or has just opened it.
+const UNPUBLISHED_WAIT: Duration = Duration::from_secs(1);
+/// How often a wait checks what it waits for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// [`close_after_cleanup`] stops waiting after this time without progress, because the background
 /// cleanup retries failed work without end.
@@ -58,22 +61,27 @@ impl StoreDir {
     /// Opens the store read-only, or reads the published status if another process has it open.
     /// Prints a warning if that process hangs, and none about accepted data losses.
     pub fn open_or_status(&self) -> Result<StoreOrStatus> {
-        let err = match Store::builder().read_only(true).open(&self.path) {
-            Ok(store) => return Ok(StoreOrStatus::Store(store)),
-            Err(err) if matches!(err.kind(), ErrorKind::AlreadyOpen(_)) => err,
-            Err(err) => return Err(open_error(&self.path, err)),
-        };
-        match StoreStatus::read_from(&self.path)? {
-            Some(status) => {
+        let since = Instant::now();
+        loop {
+            let err = match Store::builder().read_only(true).open(&self.path) {
+                Ok(store) => return Ok(StoreOrStatus::Store(store)),
+                Err(err) if matches!(err.kind(), ErrorKind::AlreadyOpen(_)) => err,
+                Err(err) => return Err(open_error(&self.path, err)),
+            };
+            if let Some(status) = StoreStatus::read_from(&self.path)? {
                 if let Some(hang) = process::hang_note(&self.path, &status) {
                     eprintln!("warning: {hang}");
                 }
-                Ok(StoreOrStatus::Status(Box::new(status)))
+                return Ok(StoreOrStatus::Status(Box::new(status)));
             }
-            None => Err(Code::Busy.error(format!(
-                "{err}; it publishes no status (yet): a program does with \
-                 Builder::status_file_interval(Duration::from_secs(1))"
-            ))),
+            if since.elapsed() > UNPUBLISHED_WAIT || process::is_holder_stopped(&self.path) {
+                return Err(Code::Busy.error(format!(
+                    "{}; it publishes no status: commands do, and a program does with \
+                     Builder::status_file_interval(Duration::from_secs(1))",
+                    text_of(&err)
+                )));
+            }
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -122,7 +130,7 @@ impl StoreDir {
             return match Store::builder().read_only(true).open(&self.path) {
                 Ok(_) => open_for_writing(&self.path, tuning.builder()),
                 Err(err) if is_absent_or_empty(&self.path) || is_incomplete(&self.path) => {
-                    Err(Code::NotAStore.error(format!("{err}; --create creates a store there")))
+                    Err(Code::NotAStore.error(format!("{}; --create creates a store there", text_of(&err))))
                 }
                 Err(err) => Err(open_error(&self.path, err)),
             };
@@ -152,21 +160,13 @@ pub fn warn_data_loss(store: Store) -> Store {
     store
 }
 
-/// The text of a library's error without its advice to call other functions of the library: the
-/// command line has its own advice.
-pub fn without_library_advice(err: &Error) -> String {
-    let text = err.to_string();
-    let own: Vec<&str> = text.split("; ").filter(|part| !is_library_advice(part)).collect();
-    if own.is_empty() { text } else { own.join("; ") }
-}
-
-fn is_library_advice(sentence: &str) -> bool {
-    sentence.contains("Builder::") || sentence.contains("Store::")
+fn text_of(err: &Error) -> String {
+    advice::of_library(&err.to_string())
 }
 
 /// The error of an opening that failed, with advice for a damaged store.
 fn open_error(dir: &Path, err: Error) -> anyhow::Error {
-    let text = without_library_advice(&err);
+    let text = text_of(&err);
     match err.kind() {
         ErrorKind::UnrecognizedFormat(what) if what.contains("Builder::repair") => {
             Code::NotAStore.error(format!("{text}; if this was a store: percolite repair {} NEW", shell_quoted(dir)))
@@ -192,24 +192,6 @@ pub fn recovery_advice(dir: &Path) -> String {
     format!("go back to a checkpoint or a dump, or else: percolite repair {} NEW", shell_quoted(dir))
 }
 
-/// The directory of the command's store, set once.
-static STORE_DIR: OnceLock<PathBuf> = OnceLock::new();
-
-/// Notes the directory of the command's store, for [`store_argument`].
-pub fn set_store_dir(dir: &Path) {
-    // The program runs one command.
-    let _ = STORE_DIR.set(dir.to_owned());
-}
-
-/// The command's store as an argument of a recommended command.
-pub fn store_argument() -> String {
-    STORE_DIR.get().map_or_else(|| "STORE".into(), |dir| shell_quoted(dir))
-}
-
-fn is_store(dir: &Path) -> bool {
-    dir.join("PERCOLITE").exists()
-}
-
 fn is_absent_or_empty(dir: &Path) -> bool {
     std::fs::read_dir(dir)
         .map_or_else(|err| err.kind() == std::io::ErrorKind::NotFound, |mut found| found.next().is_none())
@@ -226,9 +208,7 @@ fn write_error(dir: &Path, err: Error) -> anyhow::Error {
     let is_read_only =
         |text: &str| ["Read-only file system", "Permission denied"].iter().any(|cause| text.contains(cause));
     if matches!(err.kind(), ErrorKind::Io(text) if is_read_only(text)) {
-        let dir = dir.display();
-        return Code::Failed
-            .error(format!("{dir} cannot be written to ({err}); read-only commands work: get, scan, dump, verify"));
+        return advice::not_writable(dir, &text_of(&err));
     }
     open_error(dir, err)
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use percolite::StoreStatus;
 use rustix::fs::{major, minor};
+use rustix::process::Pid;
 
 use crate::duration::human_duration;
 use crate::quoting::shell_quoted;
@@ -50,9 +51,25 @@ pub fn busy_note(dir: &Path) -> String {
     };
     let publishes = StoreStatus::read_from(dir)
         .is_ok_and(|status| status.is_some_and(|status| holders.iter().any(|holder| holder.pid == status.pid)));
-    let ask =
-        if publishes { format!("; percolite top {} shows what it does", shell_quoted(dir)) } else { String::new() };
+    let stopped: Vec<String> =
+        holders.iter().map(|holder| holder.pid).filter(|pid| is_stopped(*pid)).map(|pid| pid.to_string()).collect();
+    let ask = if !stopped.is_empty() {
+        format!("; it hangs until it continues: kill -CONT {}", stopped.join(" "))
+    } else if publishes {
+        format!("; percolite top {} shows what it does", shell_quoted(dir))
+    } else {
+        String::new()
+    };
     format!("; {what}{ask}")
+}
+
+/// Whether a process that has the store open is stopped, so that waiting for it is in vain.
+pub fn is_holder_stopped(dir: &Path) -> bool {
+    holders(dir).iter().any(|holder| is_stopped(holder.pid))
+}
+
+fn is_stopped(pid: u32) -> bool {
+    state(pid) == State::Stopped
 }
 
 /// Why the process that has published this status seems to hang, if it does.
@@ -88,13 +105,19 @@ fn describe(pid: u32, dir: &Path) -> String {
     format!("{heir}, which has inherited the lock of process {pid} that has ended,")
 }
 
+/// The processes with their names.
+pub fn names(processes: &[Pid]) -> String {
+    let each = processes.iter().filter_map(|pid| u32::try_from(pid.as_raw_pid()).ok()).map(describe_running);
+    each.collect::<Vec<_>>().join(", ")
+}
+
 fn describe_running(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let name = match name.trim_end() {
         "" => String::new(),
         name => format!(" ({})", name.escape_debug()),
     };
-    let state = if state(pid) == State::Stopped { ", which is stopped," } else { "" };
+    let state = if is_stopped(pid) { ", which is stopped," } else { "" };
     format!("process {pid}{name}{state}")
 }
 

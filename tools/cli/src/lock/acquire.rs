@@ -15,7 +15,9 @@
 //!
 //! If the lock is found to be free while a command still runs under it, the lease was released by
 //! its token, or has expired. The process then asks the `lock run` of that command to look: it ends
-//! the command.
+//! the command. If it was killed, this process ends the command itself ([`leftovers`]).
+//!
+//! [`leftovers`]: super::leftovers
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,12 +27,14 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use percolite::{ErrorKind, LockEntry, LockGuard, LockMode, LockOptions, LockWaitPolicy, Store};
 
+use super::leftovers::Leftovers;
 use super::render;
 use super::signals::{Event, Signals};
 use super::turns::{Running, Turn, TurnFiles};
 use crate::duration;
 use crate::exit::Code;
 use crate::open::{self, StoreDir, StoreOrBusy};
+use crate::process;
 
 /// The time between two checks of the segments, and between two attempts to open a busy store. One
 /// process for each lock makes them.
@@ -46,6 +50,9 @@ const CHECK_PAUSE: Duration = Duration::from_secs(2);
 const POLL_MAX: Duration = Duration::from_secs(10);
 /// How long a process whose wait has ended tries to read who holds the lock.
 const LAST_LOOK: Duration = Duration::from_secs(1);
+
+/// In the error of a lock that is free, while something runs under it.
+pub const STILL_RUNS: &str = "still runs";
 
 /// The lock to acquire, and how.
 pub struct AcquireRequest<'a> {
@@ -102,12 +109,13 @@ impl AcquireRequest<'_> {
         let mut pace = CheckPace { checked_at: Instant::now(), interval: Duration::ZERO };
         let mut next_check = pace.checked_at + CHECK_INTERVAL_MAX;
         let (mut is_first_attempt, mut last_held) = (true, None);
+        let mut leftovers = Leftovers::of(self.turn_files(), self.shared);
         loop {
             signals.check()?;
             let now = Instant::now();
             let is_timed_out = deadline.is_some_and(|deadline| now >= deadline);
             let mut attempt = None;
-            let is_running = turn.try_run(self.shared)?;
+            let is_running = turn.try_run(self.shared)? && leftovers.are_gone();
             if is_running && is_first_attempt {
                 is_first_attempt = false;
                 attempt = Some(self.try_once()?);
@@ -132,14 +140,16 @@ impl AcquireRequest<'_> {
                     if is_timed_out {
                         return Err(self.timeout_error(&held.message));
                     }
+                    leftovers.lock_is_held();
                     next_check = held.until.min(Instant::now() + POLL_MAX);
                     last_held = Some(held);
                 }
                 Some(Attempt::Free) => {
                     if is_timed_out {
-                        return Err(self.timeout_error(&self.still_running()));
+                        return Err(self.timeout_error(&self.still_running(&leftovers)));
                     }
                     turn.ask_to_look();
+                    leftovers.lock_is_free(self.name);
                     next_check = Instant::now() + CHECK_INTERVAL_MAX;
                 }
                 Some(Attempt::Busy) => {
@@ -196,10 +206,15 @@ impl AcquireRequest<'_> {
         }
     }
 
-    fn still_running(&self) -> String {
-        let path = open::shell_quoted(&self.turn_files().running_path());
-        let name = self.name;
-        format!("what an earlier `lock run` has started under lock {name:?} still runs: fuser -v {path} shows it")
+    fn still_running(&self, leftovers: &Leftovers) -> String {
+        let (name, running) = (self.name, leftovers.running());
+        let what = if running.is_empty() {
+            format!("fuser -v {} shows it", open::shell_quoted(&self.turn_files().running_path()))
+        } else {
+            let pids: Vec<String> = running.iter().map(|pid| pid.as_raw_pid().to_string()).collect();
+            format!("{}; to end it: kill {}", process::names(&running), pids.join(" "))
+        };
+        format!("what an earlier `lock run` has started under lock {name:?} {STILL_RUNS}: {what}")
     }
 
     pub fn turn_files(&self) -> TurnFiles {

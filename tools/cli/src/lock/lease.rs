@@ -10,6 +10,7 @@ use percolite::{Error, ErrorKind, LockEntry, LockLostReason, Store, Timestamp};
 use super::signals::{EndReason, Event, Signals};
 use super::turns::Running;
 use super::{acquire, process_tree, render};
+use crate::advice;
 use crate::exit::Code;
 use crate::open::{self, StoreDir, StoreOrBusy};
 
@@ -113,7 +114,7 @@ impl Lease<'_> {
             let Self { name, token, .. } = self;
             format!("lock {name:?} with token {token} is lost: it expired before it could be renewed")
         } else {
-            err.to_string()
+            advice::of_library(&err.to_string())
         };
         match store.lock_holders(self.name).unwrap_or_default().as_slice() {
             [] => message,
@@ -202,7 +203,7 @@ fn renew_until_stopped(
             }
             Ok(Renewed::Busy) => "the store is open in another process".to_owned(),
             Err(err) => {
-                let cause = format!("{err:#}");
+                let cause = crate::format_chain(&err);
                 if !is_warned {
                     is_warned = true;
                     let dir = open::shell_quoted(&lease.dir.path);

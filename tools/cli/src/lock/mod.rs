@@ -2,12 +2,13 @@
 //!
 //! Only one process at a time can have a store open for writing, so these commands do not keep the
 //! store open. Their locks are leases, which are rows in the store. [`acquire`] acquires a lease in
-//! the order of [`turns`], [`lease`] renews and releases it, [`run`] runs a command under it,
-//! forwards [`signals`] and ends its [`process_tree`], and [`render`] prints locks for `locks`,
-//! `stats` and `top`.
+//! the order of [`turns`], after the end of all [`leftovers`]; [`lease`] renews and releases it, [`run`]
+//! runs a command under it, forwards [`signals`] and ends its [`process_tree`], and [`render`] prints
+//! locks for `locks`, `stats` and `top`.
 
 mod acquire;
 mod lease;
+mod leftovers;
 mod outer;
 mod process_tree;
 pub mod render;
@@ -22,6 +23,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use percolite::{LockGuard, MAX_KEYSPACE_NAME_BYTES, MAX_LOCK_REASON_BYTES, Timestamp, option_ranges};
 
+pub use self::acquire::STILL_RUNS;
 use self::acquire::{AcquireRequest, Acquired};
 use self::lease::{Lease, Released};
 use self::signals::Signals;
@@ -218,7 +220,7 @@ fn acquire(args: &AcquireArgs) -> Result<()> {
     }
     store.close()?;
     drop(running);
-    request.turn_files().remove_unused();
+    leftovers::remove_unused_files(&request.turn_files());
     printed
 }
 
@@ -234,7 +236,7 @@ fn release(args: &ReleaseArgs) -> Result<()> {
     let lease = Lease { dir: &args.store, name: &args.name, token: args.token, ttl: Duration::ZERO };
     match lease.release(Some(&signals), args.wait)? {
         Released::Done => {
-            TurnFiles::of(&args.store.path, &args.name).remove_unused();
+            leftovers::remove_unused_files(&TurnFiles::of(&args.store.path, &args.name));
             Ok(())
         }
         Released::Busy => Err(args.store.busy_error(args.wait)),

@@ -27,18 +27,25 @@ use crate::exit::Code;
 /// The environment variable that tells the inner process the pid of the outer one.
 pub const OUTER_VAR: &str = "PERCOLITE_LOCK_RUN";
 
+/// The name of the inner process in `ps`.
+#[cfg(target_os = "linux")]
+const PROCESS_NAME: &std::ffi::CStr = c"percolite";
+
 /// Whether this is the inner process.
 pub fn is_inner() -> bool {
     !cfg!(target_os = "linux") || env::var_os(OUTER_VAR).is_some()
 }
 
 /// Runs the inner process with the arguments of this one; returns its exit code.
-pub fn run() -> Result<u8> {
+pub fn run(name: &str) -> Result<u8> {
     let signals = Signals::watch()?;
     signals.has_command();
     ProcessTree::prepare()?;
     let mut inner = Command::new("/proc/self/exe");
-    inner.arg0("percolite").args(env::args_os().skip(1)).env(OUTER_VAR, getpid().as_raw_pid().to_string());
+    inner
+        .arg0(format!("percolite: keeper of lock {name:?}:"))
+        .args(env::args_os().skip(1))
+        .env(OUTER_VAR, getpid().as_raw_pid().to_string());
     let inner = inner.spawn().context("cannot start the inner process of `lock run`")?;
     let ended = supervise(ProcessTree::of(&inner), &signals, None)?;
     match ended.status.terminating_signal() {
@@ -57,7 +64,12 @@ pub fn run() -> Result<u8> {
 pub fn watch() -> Result<Option<Pid>> {
     let outer = env::var(OUTER_VAR).ok().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
     #[cfg(target_os = "linux")]
-    rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).context("cannot watch the outer process")?;
+    {
+        // The name of this process is that of the file it was started from: `exe`.
+        rustix::thread::set_name(PROCESS_NAME).context("cannot name this process")?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
+            .context("cannot watch the outer process")?;
+    }
     if is_gone(outer) {
         return Err(signals::interrupted());
     }

@@ -84,11 +84,11 @@ impl Ending {
         Self { terminated: HashSet::new(), began: Instant::now(), kill_at, is_reported: false }
     }
 
-    /// Signals what runs at this moment. To be repeated until [`ProcessTree::reap`] finds nothing,
-    /// because processes may be started meanwhile.
-    pub fn step(&mut self, tree: &ProcessTree) {
-        let (running, now, command) = (descendants(), Instant::now(), tree.command());
-        for pid in &running {
+    /// Signals what runs at this moment; `command` is the one to begin with. To be repeated until
+    /// nothing runs, because processes may be started meanwhile.
+    pub fn step(&mut self, running: &[Pid], command: Option<Pid>) {
+        let now = Instant::now();
+        for pid in running {
             let is_next = command.is_none_or(|command| command == *pid) || now >= self.began + OTHERS_DELAY;
             // A process of another user, as of `sudo`, cannot be signalled: it is waited for.
             if now >= self.kill_at {
@@ -119,27 +119,35 @@ pub fn is_open_in_tree(file: &Path) -> bool {
 }
 
 /// The descendants of this process that have not ended.
-fn descendants() -> Vec<Pid> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
-    for pid in pids {
+pub fn descendants() -> Vec<Pid> {
+    below(vec![getpid()])
+}
+
+/// The descendants of these processes that have not ended.
+pub fn below(mut roots: Vec<Pid>) -> Vec<Pid> {
+    let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    for pid in all() {
         if let Some(parent) = parent_of(pid) {
             children.entry(parent).or_default().push(pid);
         }
     }
     let mut found = Vec::new();
-    let mut next = vec![getpid().as_raw_pid()];
-    while let Some(parent) = next.pop() {
+    while let Some(parent) = roots.pop() {
         let below = children.remove(&parent).unwrap_or_default();
-        found.extend(below.iter().filter_map(|pid| Pid::from_raw(*pid)));
-        next.extend(below);
+        found.extend_from_slice(&below);
+        roots.extend(below);
     }
     found
 }
 
-fn parent_of(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// All processes that can be seen.
+pub fn all() -> impl Iterator<Item = Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
+}
+
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
     // The name of the program, in parentheses, may contain anything. State and parent follow it.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    Pid::from_raw(stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?)
 }

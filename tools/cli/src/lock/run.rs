@@ -14,8 +14,9 @@ use rustix::process::{Pid, WaitStatus};
 use super::RunArgs;
 use super::acquire::Acquired;
 use super::lease::{Lease, LeaseRenewer, Released};
+use super::leftovers::{self, Mark};
 use super::outer::{self, OUTER_VAR};
-use super::process_tree::{Ending, KILL_DELAY, ProcessTree};
+use super::process_tree::{Ending, KILL_DELAY, ProcessTree, descendants};
 use super::signals::{EndReason, Event, Signals};
 use crate::exit::Code;
 use crate::quoting::quoted_name;
@@ -41,7 +42,7 @@ pub struct CommandExit {
 }
 
 pub fn run(args: &RunArgs) -> Result<u8> {
-    if outer::is_inner() { run_command(args) } else { outer::run() }
+    if outer::is_inner() { run_command(args) } else { outer::run(&args.request.name) }
 }
 
 fn run_command(args: &RunArgs) -> Result<u8> {
@@ -70,17 +71,19 @@ fn run_command(args: &RunArgs) -> Result<u8> {
     let started = signals.check().and_then(|()| ProcessTree::prepare()).and_then(|()| {
         let asked = running.try_clone()?;
         running.make_inheritable()?;
+        let mark = Mark::create(&acquire.turn_files(), request.shared)?;
         let mut command = Command::new(program);
         command.args(arguments).env(TOKEN_VAR, token.to_string()).env_remove(OUTER_VAR);
-        let started = command.spawn().map_err(|err| not_started(&program.to_string_lossy(), &err))?;
-        Ok((ProcessTree::of(&started), asked))
+        let started = mark.put_on(&mut command).spawn();
+        let started = started.map_err(|err| not_started(&program.to_string_lossy(), &err))?;
+        Ok((ProcessTree::of(&started), asked, mark))
     });
-    let (tree, asked) = match started {
+    let (tree, asked, mark) = match started {
         Ok(started) => started,
         Err(err) => {
             release(&lease, expires_at, None, &signals);
             drop(running);
-            acquire.turn_files().remove_unused();
+            leftovers::remove_unused_files(&acquire.turn_files());
             return Err(err);
         }
     };
@@ -89,6 +92,7 @@ fn run_command(args: &RunArgs) -> Result<u8> {
     let ended_at = Instant::now();
     let expires_at = renewer.stop();
     let CommandExit { status, reason } = ended?;
+    drop(mark);
     match &reason {
         None => release(&lease, expires_at, Some(ended_at), &signals),
         // The error says what has happened; the lease may have expired meanwhile.
@@ -96,7 +100,7 @@ fn run_command(args: &RunArgs) -> Result<u8> {
         Some(_) => {}
     }
     drop(running);
-    acquire.turn_files().remove_unused();
+    leftovers::remove_unused_files(&acquire.turn_files());
     match reason {
         Some(EndReason { message, .. }) => {
             Err(Code::LockHeld.error(format!("{message}; terminated {}", program.to_string_lossy())))
@@ -124,7 +128,7 @@ pub fn supervise(mut tree: ProcessTree, signals: &Signals, outer: Option<Pid>) -
             ending.get_or_insert_with(|| Ending::by(Instant::now() + KILL_DELAY));
         }
         if let Some(ending) = &mut ending {
-            ending.step(&tree);
+            ending.step(&descendants(), tree.command());
         }
         let event = signals.next(if ending.is_some() { ENDING_INTERVAL } else { POLL_INTERVAL });
         let end = match event {
@@ -191,7 +195,7 @@ fn release(lease: &Lease<'_>, expires_at: Instant, ended_at: Option<Instant>, si
             );
         }
         Ok(_) => still_held("the store is open in another process"),
-        Err(err) => still_held(&format!("{err:#}")),
+        Err(err) => still_held(&crate::format_chain(&err)),
     }
 }
 

@@ -8,7 +8,8 @@
 //!   lease has ended or `lock run` was killed. Shared for a shared lock.
 //!
 //! `X` is a hash of the lock's name. The files are empty but for [`Turn::ask_to_look`]. They are
-//! removed when they are not in use. Only the lease says who holds the lock.
+//! removed when they are not in use. Only the lease says who holds the lock. A third file is the
+//! mark of a command, for what closes the second one: see [`leftovers`](super::leftovers).
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -19,6 +20,7 @@ use std::sync::mpsc::Sender;
 use anyhow::{Context as _, Result};
 
 use super::signals::Event;
+use crate::advice;
 
 /// The directory of the files, in that of the store.
 const DIR: &str = "locks";
@@ -107,7 +109,7 @@ impl TurnFiles {
             },
             opened => opened,
         };
-        opened.with_context(|| format!("cannot open {}", path.display()))
+        opened.map_err(|err| self.cannot_write("open", &path, &err))
     }
 
     pub fn path(&self, kind: &str) -> PathBuf {
@@ -119,19 +121,43 @@ impl TurnFiles {
         self.path(RUNNING)
     }
 
-    /// Removes the files of all locks for which no command waits or runs.
-    pub fn remove_unused(&self) {
+    /// A new file with this name, which begins with that of the lock.
+    pub fn create_mark(&self, kind: &str) -> Result<PathBuf> {
+        let path = self.path(kind);
+        File::create_new(&path).map_err(|err| self.cannot_write("create", &path, &err))?;
+        Ok(path)
+    }
+
+    fn cannot_write(&self, call: &str, path: &Path, err: &io::Error) -> anyhow::Error {
+        let store = self.dir.parent().unwrap_or(&self.dir);
+        advice::cannot_write(store, &format!("cannot {call} {}", path.display()), err)
+    }
+
+    /// The files that [`Self::create_mark`] has made and nobody has removed.
+    pub fn marks(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let is_mark = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let kind = name.strip_prefix(&self.stem).and_then(|rest| rest.strip_prefix('.'));
+            kind.is_some_and(|kind| kind != QUEUE && kind != RUNNING)
+        };
+        entries.map(|entry| entry.path()).filter(is_mark).collect()
+    }
+
+    /// Removes the files of all locks for which no command waits or runs. `is_unused` is asked
+    /// about each mark of a command that no `lock run` has.
+    pub fn remove_unused(&self, is_unused: impl Fn(&Path) -> bool) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let path = entry.path();
             if path.extension().is_some_and(|kind| kind == QUEUE) {
                 // What cannot be removed now is removed after another command.
-                let _ = remove_if_unused(&path);
+                let _ = remove_if_unused(&path, &is_unused);
             }
         }
     }
 }
 
-fn remove_if_unused(path: &Path) -> io::Result<()> {
+fn remove_if_unused(path: &Path, is_unused: impl Fn(&Path) -> bool) -> io::Result<()> {
     let queue = File::open(path)?;
     if queue.try_lock().is_err() || !is_at(&queue, path) {
         return Ok(());
@@ -143,6 +169,10 @@ fn remove_if_unused(path: &Path) -> io::Result<()> {
             return Ok(());
         }
         fs::remove_file(&running)?;
+    }
+    if let (Some(dir), Some(stem)) = (path.parent(), path.file_stem()) {
+        let files = TurnFiles { dir: dir.into(), stem: stem.to_string_lossy().into() };
+        files.marks().iter().filter(|mark| is_unused(mark)).try_for_each(fs::remove_file)?;
     }
     fs::remove_file(path)
 }

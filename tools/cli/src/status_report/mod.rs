@@ -15,7 +15,7 @@ pub use self::locks::{named_lock_tables, not_listed, row_lock_json, row_lock_tab
 pub use self::transactions::{active_table, slow_table};
 use self::transactions::{retrying_table, row_name};
 use crate::lock::render;
-use crate::table;
+use crate::{advice, table};
 
 /// The maximum number of rows in each table of transactions or named locks.
 const MAX_LISTED: usize = 5;
@@ -26,7 +26,7 @@ pub const NOT_MEASURED: &str = "-";
 pub fn header(status: &StoreStatus) -> String {
     let (uptime, age) = (indicatif::HumanDuration(status.uptime), short_duration(age(status)));
     let interval = status.publish_interval.map(|interval| format!(", every {}", short_duration(interval)));
-    let failure = status.failure.as_ref().map(|err| format!("\nthe store has failed: {err}"));
+    let failure = status.failure.as_ref().map(|err| format!("\nthe store has failed: {}", advice::of_library(err)));
     format!(
         "process {} has had the store open for {uptime}; status published {age} ago{}{}",
         status.pid,
@@ -103,7 +103,7 @@ fn counter_table(status: &StoreStatus) -> String {
         ("history", history_text(stats)),
     ];
     if let Some(engine) = &status.engine {
-        rows.extend([("memory", memory_text(engine)), ("oldest snapshot keeps", kept_text(engine))]);
+        rows.extend([("memory", memory_text(engine)), ("oldest snapshot keeps", kept_text(status, engine))]);
         rows.push(("disk", disk_text(engine)));
     }
     let rows = rows.into_iter().map(|(name, text)| [name.to_owned(), text]).collect();
@@ -152,11 +152,16 @@ fn memory_text(engine: &EngineStats) -> String {
     )
 }
 
-/// What the oldest open snapshot keeps from being removed.
-fn kept_text(engine: &EngineStats) -> String {
+/// What the oldest open snapshot keeps from being removed, and whose it is.
+fn kept_text(status: &StoreStatus, engine: &EngineStats) -> String {
     let bytes = indicatif::HumanBytes;
+    // The list begins with the oldest state. What has expired keeps nothing.
+    let holder = status.active.iter().find(|active| !active.is_expired).map_or_else(String::new, |holder| {
+        let label = holder.label.as_ref().map(|label| format!(" {label:?}")).unwrap_or_default();
+        format!(" ({}{label} of {} ago)", holder.kind, short_duration(holder.age))
+    });
     format!(
-        "what {} batches have replaced since; memtables {}; replaced tables {}",
+        "what {} batches have replaced since{holder}; memtables {}; replaced tables {}",
         HumanCount(engine.batches_since_oldest_snapshot),
         bytes(engine.snapshot_memtable_bytes),
         bytes(engine.obsolete_table_bytes)
@@ -265,7 +270,7 @@ impl<'a> StatusDelta<'a> {
         tables.extend(self.stall_text());
         if let Some(engine) = &self.now.engine {
             tables.push(format!("{}; disk {}", memory_text(engine), disk_text(engine)));
-            tables.push(format!("the oldest snapshot keeps {}", kept_text(engine)));
+            tables.push(format!("the oldest snapshot keeps {}", kept_text(self.now, engine)));
         }
         tables.push(latency_table(&format!("in the last {}", short_duration(self.elapsed)), &self.latencies));
         tables.extend(detail_tables(self.now));

@@ -43,6 +43,38 @@ fn a_path_that_begins_with_a_dash_is_quoted_as_a_path() {
 }
 
 #[test]
+fn in_a_removed_directory_the_error_says_so_and_another_directory_helps() {
+    let sandbox = Sandbox::with_shop();
+    sandbox.ok("dump shop full.dump");
+    let dir = sandbox.path().display().to_string();
+    for line in [
+        "dump DIR/shop d",
+        "dump --base full.dump DIR/shop DIR/d",
+        "get shop fruit apple",
+        "put --create shop2 fruit apple red",
+        "put DIR/shop fruit k --value-file v",
+        "load DIR/shop fruit f",
+        "restore DIR/copy full.dump",
+        "restore copy DIR/full.dump",
+        "checkpoint DIR/shop c",
+        "repair DIR/shop c",
+        "verify shop",
+        "stats shop",
+        "locks shop",
+        "lock run shop job -- true",
+        "shell shop",
+        "man m",
+        "demo --input f",
+    ] {
+        let line = line.replace("DIR", &dir);
+        let ran = sandbox.in_shell(&format!("mkdir gone; cd gone; rmdir ../gone; percolite {line}"));
+        assert!(matches!(ran.code, Some(1 | 5)), "{line}: {:?} {}", ran.code, ran.err);
+        assert_eq!(ran.err.matches("the current directory was removed").count(), 1, "{line}: {}", ran.err);
+    }
+    sandbox.in_shell(&format!("mkdir gone; cd gone; rmdir ../gone; cd '{dir}'; percolite dump shop d")).succeeds();
+}
+
+#[test]
 fn options_of_load_help_as_its_errors_say() {
     let sandbox = Sandbox::new();
     let load = |options: &str, input: &str| {
@@ -60,6 +92,48 @@ fn options_of_load_help_as_its_errors_say() {
     load("--format tsv", "w\tC:\\Users\n").fails(1, "--format raw-tsv keeps backslashes unchanged");
     load("--format raw-tsv", "w\tC:\\Users\n").succeeds();
     load("--key-field id", "a\t1\n").fails(2, "if each line is a JSON object, use --format jsonl");
+}
+
+#[test]
+fn the_errors_of_lock_name_commands_that_help() {
+    let sandbox = Sandbox::new();
+    sandbox.in_shell("percolite put --create \"$S\" fruit apple red").succeeds();
+    let token = sandbox.in_shell("percolite lock acquire \"$S\" 'the job' --ttl 1h").succeeds();
+    let token = token.trim_end();
+    for (line, code) in [
+        ("percolite lock run \"$S\" 'the job' --wait 0s -- true", 8),
+        ("percolite lock acquire \"$S\" 'the job' --wait 100ms --ttl 1s", 8),
+        ("percolite lock release \"$S\" 'the job' 5.0", 3),
+    ] {
+        let ran = sandbox.in_shell(line).fails(code, " shows the holders");
+        assert_eq!(ran.err.matches("percolite locks").count(), 1, "{}", ran.err);
+        let shown = sandbox.in_shell(&recommended(&ran, "percolite locks")).succeeds();
+        assert!(shown.contains(token), "{shown}");
+    }
+    let ran = sandbox.in_shell("percolite lock acquire \"$S\" b --ttl 1ms").fails(2, ", for example 1h 30m; see");
+    assert!(ran.err.contains("percolite lock acquire --help"), "{}", ran.err);
+    sandbox.in_shell("percolite lock acquire \"$S\" b --ttl '1h 30m'").succeeds();
+    sandbox.in_shell("percolite lock run \"$S\" c -- ./missing").fails(127, "./missing cannot be run");
+}
+
+/// The store is busy when the command ends, and a signal ends the attempts to release the lock.
+#[test]
+fn a_lock_that_was_not_released_is_released_as_the_warning_says() {
+    let sandbox = Sandbox::with_shop();
+    let run = sandbox.lock_run("shop job --ttl 1h", &format!("echo > running; {}", crate::lock::WAITS));
+    crate::lock::wait_for("it does not run", || sandbox.has("running"));
+    let token = sandbox.token_of_held("job");
+    let store = sandbox.open();
+    sandbox.file("enough", "");
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    crate::lock::kill("-TERM", run.id());
+    let ran = crate::lock::ends(run);
+    store.close().unwrap();
+    assert!(ran.err.starts_with("warning: lock \"job\" was not released"), "{:?} {}", ran.code, ran.err);
+    let release = ran.err.split_once("or release it: ").unwrap().1.trim_end().to_owned();
+    assert!(release.ends_with(&token), "{release}");
+    sandbox.in_shell(&release).succeeds();
+    assert_eq!(sandbox.token_of("job"), None);
 }
 
 #[test]

@@ -28,6 +28,19 @@ const WRITING: [&str; 6] = [
     "shell STORE",
 ];
 
+/// Commands that write to the store `shop`.
+const WRITES: [&str; 9] = [
+    "put shop fruit a b",
+    "delete shop fruit apple",
+    "retention shop --set 7d",
+    "load shop fruit rows.csv",
+    "locks shop --resolve",
+    "checkpoint shop new",
+    "lock run shop job --wait 0s -- true",
+    "lock acquire shop job --ttl 1s",
+    "lock release shop job 5.0",
+];
+
 fn every(lines: &[&str], store: &str) -> Vec<String> {
     lines.iter().map(|line| line.replace("STORE", store)).collect()
 }
@@ -208,8 +221,15 @@ fn a_store_on_a_read_only_file_system_can_be_read() {
     inside("verify shop").succeeds();
     inside("dump shop shop.dump").succeeds();
     assert_eq!(inside("locks shop").succeeds(), "");
-    inside("put shop fruit a b").fails(1, "cannot be written to");
-    inside("delete shop fruit apple").fails(1, "cannot be written to");
+    sandbox.file("rows.csv", "a,b\n");
+    for line in WRITES {
+        let err = inside(line).fails(1, "shop cannot be written to: ").err;
+        assert!(err.contains("; make the file system writable; commands that only read work: get, "), "{line}: {err}");
+        assert!(!err.contains("read-only, or"), "{line}: {err}");
+    }
+    let err = inside("dump shop shop/../shop/locks").err;
+    assert!(err.contains("is inside the store"), "{err}");
+    inside("man shop/man").fails(1, "; make the file system writable, or name a path on another one");
 }
 
 /// The commands that an error recommends, with this directory in place of NEW.
@@ -302,12 +322,28 @@ fn missing_permissions_are_in_the_error() {
         eprintln!("SKIPPED: this machine does not allow another user id");
         return;
     }
-    as_nobody("put shop fruit a b").fails(1, "cannot be written to");
+    sandbox.file("rows.csv", "a,b\n");
+    for line in WRITES {
+        let err = as_nobody(line).fails(1, "shop cannot be written to: ").err;
+        assert_eq!(err.matches("must be allowed to read and write").count(), 1, "{line}: {err}");
+        assert!(err.contains("; commands that only read work: get, scan, dump, verify, locks"), "{line}: {err}");
+    }
+    ["get shop fruit apple", "scan shop fruit", "verify shop", "locks shop"].iter().for_each(|line| {
+        as_nobody(line).succeeds();
+    });
+    let err = as_nobody("put --create new/store fruit a b").fails(1, "cannot be written to").err;
+    assert!(!err.contains("only read"), "there is no store to read: {err}");
+    as_nobody("dump shop shop.dump").fails(1, "cannot write shop.dump: Permission denied (os error 13); the user ");
     for file in sandbox.files("shop", |_| true) {
         fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
     }
     let report = as_nobody("get shop fruit apple").fails(1, "Permission denied").err;
     assert!(named(&report, "new").is_empty(), "{report}");
+    // As the error says.
+    let chown = Command::new("chown").args(["-R", "65534:65534", "shop"]).current_dir(sandbox.path()).status();
+    assert!(chown.unwrap().success());
+    as_nobody("lock run shop job -- true").succeeds();
+    as_nobody("put shop fruit a b").succeeds();
 }
 
 #[test]

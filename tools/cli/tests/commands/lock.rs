@@ -63,7 +63,7 @@ impl Sandbox {
     }
 
     /// The token of a lock that is held; retries while another process has the store open.
-    fn token_of_held(&self, name: &str) -> String {
+    pub fn token_of_held(&self, name: &str) -> String {
         let mut token = None;
         wait_for("the lock is not held", || {
             token = self.token_of(name);

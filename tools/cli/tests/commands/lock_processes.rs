@@ -8,7 +8,7 @@ use std::time::Duration;
 use percolite::Store;
 use percolite::env::{BootClock, Env, JoinHandle, Parker, SystemEnv};
 
-use crate::common::Sandbox;
+use crate::common::{Ran, Sandbox};
 use crate::lock::{WAITS, ends, kill, wait_for};
 
 /// Starts processes that work on: in the background, in another session, and without the parent
@@ -105,39 +105,124 @@ fn a_command_ends_before_its_lease_if_the_store_is_open_elsewhere() {
     ends(run).fails(8, "could not be renewed before it expires: the store is open in another process; terminated sh");
 }
 
-/// With both processes killed, nothing is left that could end what the command has started.
-#[test]
-fn what_survives_lock_run_keeps_the_next_command_out() {
-    let (sandbox, mut run) = sandbox_with_workers("shop job --ttl 5s", "exec sleep 60");
-    wait_for("the workers do not run", || sandbox.has("token"));
+/// Kills both processes of `lock run` at once, and waits until the lease has ended.
+fn kill_both(sandbox: &Sandbox, mut run: std::process::Child, lease: Duration) {
     let inner = sandbox.inner_process("job");
     kill("-STOP", run.id());
     kill("-KILL", inner);
     run.kill().unwrap();
     run.wait().unwrap();
-    std::thread::sleep(Duration::from_secs(5));
-    sandbox.run("lock run shop job --wait 500ms -- true").fails(8, "still runs: fuser -v shop/locks/");
-    sandbox.run("lock acquire shop job --ttl 1h --wait 0s").fails(8, "still runs: fuser -v shop/locks/");
-    sandbox.file("enough", "");
-    // The command itself is found as the message says.
-    let running = std::fs::read_dir(sandbox.path().join("shop/locks")).unwrap().map(|entry| entry.unwrap().path());
-    let running = running.into_iter().find(|path| path.extension().unwrap() == "running").unwrap();
-    for process in processes_with(&running) {
-        // A worker may have ended meanwhile.
-        let _ = Command::new("kill").args(["-KILL", &process]).stderr(Stdio::null()).status();
-    }
+    std::thread::sleep(lease);
+}
+
+/// The processes that an error recommends to kill.
+fn killed_by_advice(ran: &Ran) -> Vec<String> {
+    let pids = ran.err.split_once("; to end it: kill ").unwrap_or_else(|| panic!("no advice in {}", ran.err)).1;
+    pids.split(';').next().unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Some may have ended meanwhile.
+fn kill_all(pids: impl IntoIterator<Item = String>) {
+    let _ = Command::new("kill").arg("-KILL").args(pids).stderr(Stdio::null()).status();
+}
+
+#[test]
+fn what_survives_lock_run_keeps_the_next_command_out_and_is_named() {
+    let (sandbox, run) = sandbox_with_workers("shop job --ttl 5s", "exec sleep 60");
+    wait_for("the workers do not run", || sandbox.has("token"));
+    kill_both(&sandbox, run, Duration::from_secs(5));
+    sandbox.run("lock acquire shop job --ttl 1h --wait 0s").fails(8, "still runs: process ");
+    let ran = sandbox.run("lock run shop job --wait 500ms -- true").fails(8, "(sleep)");
+    // The command and its three workers, and what these run at this moment.
+    let pids = killed_by_advice(&ran);
+    assert!(pids.len() >= 4, "{}", ran.err);
+    kill_all(pids);
     assert_nothing_works(&sandbox, "the survivors have ended");
 }
 
-/// The processes that have this file open.
-fn processes_with(file: &std::path::Path) -> Vec<String> {
-    let processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
-    let opens = |process: &std::path::PathBuf| {
-        let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-        open.into_iter().any(|descriptor| std::fs::read_link(descriptor.path()).is_ok_and(|opened| opened == file))
-    };
-    let found = processes.filter(opens);
-    found.map(|process| process.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+/// Closes all files but the standard ones, as daemons and Python's `subprocess` do.
+const CLOSES_FILES: &str = "for fd in $(seq 3 99); do eval \"exec $fd>&-\"; done;";
+
+/// A loop that works in a session of its own, started by a command that waits for it without any
+/// file of `lock run`. Both are started with this environment.
+fn command_without_files(environment: &str) -> String {
+    let work = "echo $$ > pid; while [ ! -e enough ]; do echo beat >> beat.closed; sleep 0.02; done";
+    format!(
+        "{environment} setsid bash -c '{CLOSES_FILES} {work}' <&- > /dev/null 2>&1 & \
+             until [ -e beat.closed ]; do sleep 0.02; done; exec bash -c '{CLOSES_FILES} exec sleep 60'"
+    )
+}
+
+#[test]
+fn what_survives_lock_run_without_its_files_is_ended_by_the_next_holder() {
+    for (mode, next) in [("", ""), ("--shared", ""), ("", "--shared")] {
+        let sandbox = Sandbox::with_shop();
+        let run = sandbox.lock_run(&format!("shop job --ttl 5s {mode}"), &command_without_files(""));
+        wait_for("it does not work", || sandbox.has("beat.closed"));
+        kill_both(&sandbox, run, Duration::from_secs(5));
+        let ran = sandbox.run(&format!("lock run shop job {next} --wait 500ms -- true")).fails(8, "(sleep)");
+        assert!(killed_by_advice(&ran).contains(&sandbox.read("pid").trim_end().to_owned()), "{}", ran.err);
+        let ran = ends(sandbox.lock_run(&format!("shop job {next} --wait 50s"), COUNTS));
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+        assert!(ran.err.starts_with("warning: a killed `lock run` has left processes under lock"), "{}", ran.err);
+        let counts: Vec<&str> = ran.out.split_whitespace().collect();
+        assert!(counts.len() == 2 && counts[0] == counts[1], "{mode} {next}: {counts:?}");
+        assert_eq!(std::fs::read_dir(sandbox.path().join("shop/locks")).unwrap().count(), 0, "{mode} {next}");
+    }
+}
+
+#[test]
+fn shared_commands_do_not_wait_for_what_a_shared_one_has_left() {
+    let sandbox = Sandbox::with_shop();
+    let run = sandbox.lock_run("shop job --ttl 5s --shared", &command_without_files(""));
+    wait_for("it does not work", || sandbox.has("beat.closed"));
+    kill_both(&sandbox, run, Duration::from_secs(5));
+    assert_eq!(sandbox.ok("lock run shop job --shared --wait 0s -- echo beside"), "beside\n");
+    sandbox.file("enough", "");
+}
+
+/// The boundary that docs/command-line.md states.
+#[test]
+fn a_survivor_without_files_and_with_another_environment_is_not_found() {
+    let sandbox = Sandbox::with_shop();
+    let run = sandbox.lock_run("shop job --ttl 5s", &command_without_files("env -i"));
+    wait_for("it does not work", || sandbox.has("beat.closed"));
+    kill_both(&sandbox, run, Duration::from_secs(5));
+    // It is found as long as its parent, the command, runs.
+    let ran = sandbox.run("lock run shop job --wait 0s -- true").fails(8, "(sleep)");
+    let (pids, worker) = (killed_by_advice(&ran), sandbox.read("pid").trim_end().to_owned());
+    assert!(pids.contains(&worker), "{}", ran.err);
+    kill_all(pids.into_iter().filter(|pid| *pid != worker));
+    wait_for("the command does not end", || sandbox.run("lock run shop job --wait 0s -- true").code == Some(0));
+    let before = sandbox.read("beat.closed").len();
+    wait_for("the worker has been ended", || sandbox.read("beat.closed").len() > before);
+    sandbox.file("enough", "");
+}
+
+/// A job that another process runs later has the environment of the command, as with `at`.
+#[test]
+fn what_runs_after_lock_run_has_ended_regularly_does_not_count() {
+    let sandbox = Sandbox::with_shop();
+    let marks = "PERCOLITE_LOCK_MARKS";
+    let value = sandbox.ok(&format!("lock run shop job -- printenv {marks}"));
+    let mut job = Command::new("sleep").arg("60").env(marks, value.trim_end()).spawn().unwrap();
+    assert_eq!(sandbox.ok("lock run shop job --wait 0s -- echo granted"), "granted\n");
+    job.kill().unwrap();
+    job.wait().unwrap();
+}
+
+#[test]
+fn both_processes_of_lock_run_say_what_they_are() {
+    let sandbox = Sandbox::with_shop();
+    let run = sandbox.lock_run("shop job", &format!("echo > running; {WAITS}"));
+    wait_for("it does not run", || sandbox.has("running"));
+    let of = |pid: u64, file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    let inner = sandbox.inner_process("job");
+    assert_eq!((of(inner, "comm"), of(run.id().into(), "comm")), ("percolite\n".into(), "percolite\n".into()));
+    assert!(of(inner, "cmdline").starts_with("percolite: keeper of lock \"job\":\0lock\0run\0"));
+    assert!(of(run.id().into(), "cmdline").contains("percolite\0lock\0run\0"));
+    sandbox.file("enough", "");
+    ends(run).succeeds();
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod advice;
 mod backup;
+mod backup_advice;
 mod common;
 mod errors;
 mod few_resources;

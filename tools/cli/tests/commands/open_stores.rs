@@ -155,6 +155,23 @@ fn a_busy_store_without_status_names_status_file_interval() {
     assert!(ran.out.is_empty(), "{}", ran.out);
 }
 
+/// As `lock` has it: one that has the store open for a moment publishes no status.
+#[test]
+fn a_store_that_is_open_for_a_moment_is_waited_for() {
+    let sandbox = Sandbox::with_shop();
+    for line in ["stats shop", "locks shop", "locks shop --tree", "txn shop 5.0", "top shop"] {
+        let store = Store::open(sandbox.path().join("shop")).unwrap();
+        let ran = std::thread::scope(|scope| {
+            let ran = scope.spawn(|| sandbox.run(line));
+            std::thread::sleep(Duration::from_millis(300));
+            drop(store);
+            ran.join().unwrap()
+        });
+        let wanted = if line.starts_with("txn") || line.starts_with("top") { 3 } else { 0 };
+        assert_eq!(ran.code, Some(wanted), "{line}: {}", ran.err);
+    }
+}
+
 /// A command that is still running, and its output.
 struct RunningCommand {
     child: Child,
