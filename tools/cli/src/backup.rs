@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Read as _, Write as _};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
@@ -13,12 +13,14 @@ use serde_json::json;
 use crate::at::{AtArgs, PointInTime};
 use crate::dump_file::DumpFile;
 use crate::exit::Code;
+use crate::file_kind;
 use crate::interrupt::{Interrupt, InterruptibleReader, InterruptibleStream};
 use crate::new_dir::NewDir;
 use crate::open::{self, StoreDir};
 use crate::output::{BrokenPipe, count, print_line, stdout_error};
 use crate::progress::Progress;
 use crate::table;
+use crate::text_input::{file_argument, input_name};
 use crate::tuning::{Compression, Tuning};
 
 /// The advice that is added to the error of a damaged base dump.
@@ -208,7 +210,14 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     // rows is unknown.
     let bytes_read = Cell::new(0);
     let stream = CountingReader { stream, bytes_read: &bytes_read };
-    let from = BufReader::with_capacity(1 << 20, InterruptibleStream { stream, interrupt: interrupt.clone() });
+    let mut from = BufReader::with_capacity(1 << 20, InterruptibleStream { stream, interrupt: interrupt.clone() });
+    let beginning = from.fill_buf().map_err(|err| {
+        interrupted_error(&interrupt, "nothing was restored")
+            .unwrap_or_else(|| anyhow::Error::new(err).context(format!("cannot read {}", input_name(&args.file))))
+    })?;
+    if let Some(problem) = file_kind::not_a_dump(beginning, &file_argument(&args.file)) {
+        return Err(Code::NotAStore.error(format!("{} is not a percolite dump: {problem}", input_name(&args.file))));
+    }
     let (header, from) = peek_header(from);
     // An invalid header is ignored here, because the restore reports it.
     if header.is_ok_and(|header| header.since.is_none()) && !args.replace && !is_empty {

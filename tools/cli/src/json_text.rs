@@ -90,8 +90,12 @@ pub fn not_one_a_line(beginning: &[u8], file_argument: &str) -> Option<String> {
     })
 }
 
-/// Why a line is not JSON. The error's line number is always 1, so it is left out.
-pub fn not_json(err: &serde_json::Error) -> String {
+/// Why a line is not JSON. The error's line number is always 1, so it is left out. What is decoded,
+/// as names of fields are, fails at half of a surrogate pair.
+pub fn not_json(line: &str, err: &serde_json::Error) -> String {
+    if let Err(reason) = check_surrogates(line) {
+        return format!("cannot be used: {reason}");
+    }
     let message = err.to_string();
     let hint = if err.is_eof() { "; if its objects have several lines: jq -c ." } else { "" };
     format!("is not JSON: {} (column {}){hint}", message.split(" at line ").next().unwrap_or_default(), err.column())

@@ -19,6 +19,7 @@ mod dump_file;
 mod duration;
 mod encoding;
 mod exit;
+mod file_kind;
 mod get;
 mod interrupt;
 mod json_text;

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | UTF-8, with or without a byte order mark | it is read; the mark is skipped |
 //! | UTF-16, UTF-32 or a NUL byte | the whole input is refused |
+//! | the beginning of a packed file or of a dump | the whole input is refused |
 //! | other bytes that are not UTF-8 | the line or record is refused |
 //! | LF, CR LF or CR | a line ends |
 //! | no line end at its end | the rest is the last line |
@@ -24,6 +25,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::file_kind;
 use crate::quoting::shell_quoted;
 
 /// The longest line or record that is read: room for the longest value in hex, and its key.
@@ -71,7 +73,7 @@ impl<R: Read> TextStream<R> {
             marks.into_iter().any(|mark| mark.len() > bytes.len() && mark.starts_with(bytes))
         };
         let (mut bytes, mut chunk) = (Vec::new(), vec![0; BEGINNING_BYTES]);
-        while is_part_of_mark(&bytes) {
+        while is_part_of_mark(&bytes) || file_kind::is_part_of_magic(&bytes) {
             match self.stream.read(&mut chunk) {
                 Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
                 Err(err) => return Err(err),
@@ -96,16 +98,35 @@ impl<R: Read> TextStream<R> {
         if let Some((_, name)) = FOREIGN_MARKS.iter().find(|(mark, _)| beginning.starts_with(mark)) {
             return Some(format!("it is {name}, not UTF-8; {}", convert(name)));
         }
+        if let Some(problem) = file_kind::not_text(beginning, file) {
+            return Some(problem);
+        }
         let nuls = || beginning.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
         let first = nuls().next()?;
         // In UTF-16 the high byte of each ASCII character is 0.
         let is_utf_16 = nuls().nth(1).is_some() && nuls().all(|at| at % 2 == first % 2);
-        if !is_utf_16 {
-            return Some(nul_problem(first as u64));
-        }
-        let name = if first % 2 == 1 { "UTF-16LE" } else { "UTF-16BE" };
+        let name = match utf_32(beginning) {
+            Some(name) => name,
+            None if !is_utf_16 => return Some(nul_problem(first as u64)),
+            None if first % 2 == 1 => "UTF-16LE",
+            None => "UTF-16BE",
+        };
         Some(format!("{}, and looks like {name}; {}", nul_problem(first as u64), convert(name)))
     }
+}
+
+/// The encoding of text that has four bytes for each character, and no mark.
+fn utf_32(beginning: &[u8]) -> Option<&'static str> {
+    // Two characters of UTF-16, or four of ASCII, are no character of the planes that are in use.
+    let all = |number: fn([u8; 4]) -> u32| {
+        let mut characters = beginning.chunks_exact(4).map(|bytes| bytes.try_into().map_or(0, number));
+        beginning.len() >= 4
+            && characters.all(|number| number != 0 && number < 0x3_0000 && char::from_u32(number).is_some())
+    };
+    if all(u32::from_le_bytes) {
+        return Some("UTF-32LE");
+    }
+    all(u32::from_be_bytes).then_some("UTF-32BE")
 }
 
 fn nul_problem(offset: u64) -> String {

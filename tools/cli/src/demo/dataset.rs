@@ -95,7 +95,7 @@ fn file(path: &Path) -> Result<Dataset> {
     let file = File::open(path).with_context(cannot)?;
     let metadata = file.metadata().with_context(cannot)?;
     if metadata.is_dir() {
-        bail!("cannot read {}: it is a directory", path.display());
+        bail!("cannot read {}: it is a directory; name a file in it", path.display());
     }
     let bytes = metadata.is_file().then_some(metadata.len());
     let json = path.extension().is_some_and(|extension| extension.to_string_lossy().contains("json"));

@@ -151,7 +151,7 @@ impl Records {
         match serde_json::from_str(text) {
             Ok(Value::Object(fields)) => Ok(fields),
             Ok(_) => Err("is JSON, but not an object".into()),
-            Err(err) => Err(not_json(&err)),
+            Err(err) => Err(not_json(text, &err)),
         }
     }
 

@@ -16,11 +16,13 @@ use anyhow::{Context as _, Result};
 use percolite::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use serde_json::value::RawValue;
 
+use crate::advice::is_store;
 use crate::encoding::{Encoding, Encodings, JsonRow};
 use crate::exit::Code;
 use crate::interrupt::{Interrupt, InterruptibleReader};
 use crate::json_text::{check_surrogates, is_array, not_json, not_one_a_line};
 use crate::output::count;
+use crate::quoting::shell_quoted;
 use crate::text_input::{Lines, MAX_RECORD_BYTES, TextStream, check_utf_8, file_argument, input_name};
 
 /// A batch is sent when its keys and values have this many bytes.
@@ -148,6 +150,12 @@ impl RecordReader {
             (Box::new(InterruptibleReader::stdin(interrupt)), length)
         } else {
             let found = file.metadata().with_context(cannot)?;
+            if is_store(file) {
+                let store = shell_quoted(file);
+                return Err(Code::Failed.error(format!(
+                    "{store} is a store, not a file of rows: percolite scan {store} KEYSPACE --json prints its rows"
+                )));
+            }
             let path = file.to_owned();
             let open = move || File::open(path);
             if found.is_file() {
@@ -306,7 +314,7 @@ fn from_json(text: &str, options: &ReadOptions) -> Result<Pair, String> {
         let value = row.value(options.encodings.values).ok_or_else(|| not_a_value(text))?;
         return Ok((options.encodings.keys.read_json(row.key).map_err(unusable)?, value.map_err(unusable)?));
     };
-    let fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|err| not_an_object(&err))?;
+    let fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|err| not_an_object(text, &err))?;
     check()?;
     let key = fields.get(name).filter(|key| key.get() != "null");
     let key = key.ok_or_else(|| {
@@ -317,19 +325,19 @@ fn from_json(text: &str, options: &ReadOptions) -> Result<Pair, String> {
 }
 
 /// Why a line is not a JSON object.
-fn not_an_object(err: &serde_json::Error) -> String {
+fn not_an_object(text: &str, err: &serde_json::Error) -> String {
     if err.is_data() {
         return "is JSON, but not an object".into();
     }
-    not_json(err)
+    not_json(text, err)
 }
 
 /// Why a line is not a row.
 fn not_a_row(text: &str, err: &serde_json::Error) -> String {
     match serde_json::from_str::<BTreeMap<String, &RawValue>>(text) {
-        Err(err) => not_an_object(&err),
+        Err(err) => not_an_object(text, &err),
         Ok(_) if err.is_data() => not_a_value(text),
-        Ok(_) => not_an_object(err),
+        Ok(_) => not_an_object(text, err),
     }
 }
 

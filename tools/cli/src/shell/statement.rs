@@ -103,7 +103,9 @@ pub enum Parsed {
 impl Parsed {
     /// Parses a line. The text of an error is one line.
     pub fn of(line: &str) -> Result<Self> {
-        let mut words = shlex::split(line).ok_or_else(|| Code::Usage.error("a quote is not closed"))?;
+        let mut words = shlex::split(line).ok_or_else(|| {
+            Code::Usage.error("a quote is not closed, and a statement has one line; put --value-file reads more")
+        })?;
         let Some(first) = words.first_mut() else { return Ok(Self::Empty) };
         *first = first.trim_end_matches(';').to_ascii_lowercase();
         if first.is_empty() {

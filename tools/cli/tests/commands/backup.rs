@@ -66,7 +66,9 @@ fn a_truncated_or_damaged_dump_restores_nothing() {
     // Files compressed by another program.
     for (magic, by) in [(&b"\x1f\x8b\x08"[..], "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\x04\x22\x4d\x18", "lz4")] {
         sandbox.file("packed", [magic, b"compressed data"].concat());
-        sandbox.run("restore copy packed").fails(5, &format!("compressed by {by}; decompress it first"));
+        sandbox
+            .run("restore copy packed")
+            .fails(5, &format!("it is compressed by {by}; to restore it: {by} -dc packed | percolite restore copy -"));
     }
     sandbox.run("restore copy missing.dump").fails(1, "cannot open missing.dump");
     sandbox.run("restore copy shop").fails(5, "shop is a directory, not a dump");

@@ -9,6 +9,7 @@ mod backup_advice;
 mod common;
 mod errors;
 mod few_resources;
+mod file_kinds;
 mod full_disk;
 mod help;
 mod history;

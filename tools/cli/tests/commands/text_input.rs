@@ -12,14 +12,14 @@ const FORMATS: [(&str, &str); 4] = [
 ];
 
 const STATEMENTS: &str = "put fruit apple red\nput fruit kiwi grün\n";
-const LOADED: &str = "apple\tred\nkiwi\tgrün\n";
+pub const LOADED: &str = "apple\tred\nkiwi\tgrün\n";
 
 fn utf_16(text: &str, bytes: fn(u16) -> [u8; 2]) -> Vec<u8> {
     text.encode_utf16().flat_map(bytes).collect()
 }
 
 /// The command that an error recommends after these words.
-fn advice<'a>(err: &'a str, after: &str) -> &'a str {
+pub fn advice<'a>(err: &'a str, after: &str) -> &'a str {
     let rest = err.split_once(after).unwrap_or_else(|| panic!("no {after:?} in {err}")).1;
     rest.split("; ").next().unwrap().trim_end()
 }
@@ -95,6 +95,30 @@ fn utf_16_is_refused_before_anything_is_stored_and_the_advice_converts_it() {
             sandbox.command("get --raw shop fruit photo").output().unwrap().stdout,
             std::fs::read(sandbox.path().join("v.json")).unwrap()
         );
+    }
+}
+
+#[test]
+fn utf_32_is_refused_before_anything_is_stored_and_the_advice_converts_it() {
+    for (name, mark, bytes) in [
+        ("UTF-32", "\u{feff}", u32::to_le_bytes as fn(u32) -> [u8; 4]),
+        ("UTF-32", "\u{feff}", u32::to_be_bytes),
+        ("UTF-32LE", "", u32::to_le_bytes),
+        ("UTF-32BE", "", u32::to_be_bytes),
+    ] {
+        let sandbox = Sandbox::with_shop();
+        let encoded = |text: &str| format!("{mark}{text}").chars().flat_map(|c| bytes(c.into())).collect::<Vec<u8>>();
+        sandbox.file("my fruit.csv", encoded("apple,red\nkiwi,grün\n"));
+        let load = "percolite load --create new rows 'my fruit.csv' --skip-bad";
+        let err = sandbox.in_shell(load).fails(1, &format!("iconv -f {name} -t UTF-8 ")).err;
+        assert!(!sandbox.path().join("new").exists(), "{err}");
+        let convert = advice(&err, "to convert it: ");
+        sandbox.in_shell(&format!("{convert} | percolite load --create shop rows")).succeeds();
+        assert_eq!(sandbox.ok("scan shop rows"), LOADED, "{name}");
+        sandbox.with_input("shell shop", encoded("put fruit kiwi green\n")).fails(1, "UTF-32");
+        sandbox.file("people.json", encoded("{\"a\": 1}"));
+        sandbox.run("put shop fruit kiwi --value-encoding json --value-file people.json").fails(1, "UTF-32");
+        sandbox.run("demo --input people.json").fails(1, "UTF-32");
     }
 }
 
@@ -204,6 +228,9 @@ fn half_a_surrogate_pair_is_refused_by_every_reader_of_json() {
         (r#""\ud800\ud800""#, false),
         (r#"{"a":"\ud83d\ude00","b":2e400}"#, true),
         (r#"["\\ud800"]"#, true),
+        (r#"{"\ud800":1}"#, false),
+        (r#"{"a":{"\udc00b":[1]}}"#, false),
+        (r#"{"\ud83d\ude00":1}"#, true),
     ];
     for (json, is_valid) in cases {
         let check = |ran: Ran, code: i32, got: &str| {
@@ -232,6 +259,19 @@ fn half_a_surrogate_pair_is_refused_by_every_reader_of_json() {
             drop(ran.succeeds())
         } else {
             drop(ran.fails(1, "is half of a surrogate pair"))
+        }
+        // Names of fields, which are decoded, and a value that is the key.
+        if let Some(fields) = json.strip_prefix('{').filter(|_| !is_valid) {
+            let line = "load shop fruit --format jsonl --key-field id";
+            let input = format!("{{\"id\":\"whole\",{fields}");
+            sandbox.with_input(line, input).fails(1, "line 1 cannot be used: \\ud");
+            if fields.starts_with("\"\\ud") {
+                let input = format!("{{\"key\":\"whole\",\"value\":\"v\",{fields}");
+                let line = "load shop fruit --format jsonl";
+                sandbox.with_input(line, input).fails(1, "line 1 cannot be used: \\ud");
+            }
+            sandbox.file("people.jsonl", format!("{{\"id\": 1, {fields}\n"));
+            sandbox.run("demo --input people.jsonl").fails(1, "line 1 of people.jsonl cannot be used: \\ud");
         }
         // A value that was stored as text is not shown as JSON, and comes back as it was.
         Ran::of("put", sandbox.command("put shop fruit as-text").arg(json).output().unwrap()).succeeds();
@@ -279,4 +319,29 @@ fn skipped_and_repeated_local_times_are_errors_whose_advice_works() {
         }
     }
     sandbox.run("get shop fruit apple --at 2026-10-25T02:30[Asia/Tokyo]").fails(2, "not a relative time");
+}
+
+#[test]
+fn a_token_and_a_time_from_a_file_with_windows_line_ends_are_read() {
+    let sandbox = Sandbox::with_shop();
+    sandbox.ok("retention shop --set 7d");
+    let token = sandbox.ok("lock acquire shop job --ttl 1h");
+    sandbox.file("token", token.replace('\n', "\r\n"));
+    sandbox.in_shell("percolite lock release shop job \"$(cat token)\"").succeeds();
+    sandbox.file("time", "0s\r\n");
+    assert_eq!(sandbox.in_shell("percolite get shop fruit apple --at \"$(cat time)\"").succeeds(), "red\n");
+}
+
+#[test]
+fn a_value_of_several_lines_in_the_shell_is_refused_and_the_advice_puts_it() {
+    let sandbox = Sandbox::with_shop();
+    let pretty = "{\n  \"a\": 1\n}";
+    let err = sandbox
+        .with_input("shell shop", format!("put fruit k '{pretty}'\n"))
+        .fails(2, "line 1: a quote is not closed")
+        .err;
+    assert!(err.contains("; put --value-file reads more"), "{err}");
+    sandbox.file("v.json", pretty);
+    sandbox.with_input("shell shop --value-encoding json", "put fruit k --value-file v.json\n").succeeds();
+    assert_eq!(sandbox.ok("get shop fruit k --raw"), pretty);
 }
