@@ -122,13 +122,13 @@ mod tests {
 
     /// The lines of the library that can be part of an error: no comments, attributes and tests.
     fn texts_of_the_library() -> Vec<String> {
-        let mut folders = vec![PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../src"))];
+        let mut directories = vec![PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../src"))];
         let mut texts = Vec::new();
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).unwrap() {
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
-                    folders.push(path);
+                    directories.push(path);
                 } else if path.extension().is_some_and(|kind| kind == "rs") {
                     let source = fs::read_to_string(path).unwrap();
                     let source = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();

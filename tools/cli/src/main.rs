@@ -2,8 +2,8 @@
 //!
 //! This file lists the commands and prints errors; each command is a module with its `Args` and a
 //! `run`. An error is one line on standard error: the message, then its causes. The exit code
-//! depends on the kind of the error ([`exit`]), and the [`advice`] is that of the command line. When the reader of the output stops reading, as
-//! `head` does, the program ends without a message.
+//! depends on the kind of the error ([`exit`]), and the [`advice`] is that of the command line.
+//! When the reader of the output stops reading, as `head` does, the program ends without a message.
 //!
 //! [`usage_error`] parses the command line, [`open`] opens stores, [`text_input`] reads text,
 //! [`encoding`] reads and writes keys and values, [`output`], [`table`] and [`progress`] print.

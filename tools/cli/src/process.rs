@@ -63,7 +63,7 @@ pub fn busy_note(dir: &Path) -> String {
     format!("; {what}{ask}")
 }
 
-/// Whether a process that has the store open is stopped, so that waiting for it is in vain.
+/// Whether a process that has the store open is stopped, so that waiting for it does not help.
 pub fn is_holder_stopped(dir: &Path) -> bool {
     holders(dir).iter().any(|holder| is_stopped(holder.pid))
 }

@@ -2,9 +2,9 @@
 //!
 //! Only one process at a time can have a store open for writing, so these commands do not keep the
 //! store open. Their locks are leases, which are rows in the store. [`acquire`] acquires a lease in
-//! the order of [`turns`], after the end of all [`leftovers`]; [`lease`] renews and releases it, [`run`]
-//! runs a command under it, forwards [`signals`] and ends its [`process_tree`], and [`render`] prints
-//! locks for `locks`, `stats` and `top`.
+//! the order of [`turns`], after the end of all [`leftovers`]; [`lease`] renews and releases it,
+//! [`run`] runs a command under it, forwards [`signals`] and ends its [`process_tree`], and
+//! [`render`] prints locks for `locks`, `stats` and `top`.
 
 mod acquire;
 mod lease;

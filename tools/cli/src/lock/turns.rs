@@ -133,7 +133,7 @@ impl TurnFiles {
         advice::cannot_write(store, &format!("cannot {call} {}", path.display()), err)
     }
 
-    /// The files that [`Self::create_mark`] has made and nobody has removed.
+    /// The files that [`Self::create_mark`] has made and no process has removed.
     pub fn marks(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let is_mark = |path: &PathBuf| {

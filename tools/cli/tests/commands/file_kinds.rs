@@ -66,19 +66,19 @@ fn a_file_of_another_command_is_named_and_the_advice_reads_it() {
     let err = sandbox.run("load new rows shop").fails(1, "shop is a store, not a file of rows").err;
     let scan = advice(&err, "rows: ").split(" prints").next().unwrap().replace("KEYSPACE", "fruit");
     sandbox.in_shell(&format!("{scan} | percolite load --create new rows")).succeeds();
-    std::fs::create_dir(sandbox.path().join("folder")).unwrap();
+    std::fs::create_dir(sandbox.path().join("subdir")).unwrap();
     for line in [
-        "load new rows folder",
-        "demo --input folder",
-        "put new rows k --value-file folder",
-        "put new rows k --value-encoding json --value-file folder",
-        "dump --overwrite shop folder",
-        "dump --base folder shop d",
+        "load new rows subdir",
+        "demo --input subdir",
+        "put new rows k --value-file subdir",
+        "put new rows k --value-encoding json --value-file subdir",
+        "dump --overwrite shop subdir",
+        "dump --base subdir shop d",
     ] {
         sandbox.run(line).fails(1, "name a file in it");
     }
     for line in ["load new rows", "restore none -", "shell new"] {
-        sandbox.in_shell(&format!("percolite {line} < folder")).fails(1, "Is a directory (os error 21); name a file");
+        sandbox.in_shell(&format!("percolite {line} < subdir")).fails(1, "Is a directory (os error 21); name a file");
     }
     assert!(!sandbox.path().join("none").exists());
 }
