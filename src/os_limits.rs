@@ -4,6 +4,8 @@ use std::borrow::Cow;
 #[cfg(feature = "rocks")]
 use std::path::Path;
 
+const QUOTA_EXCEEDED: &str = "Disk quota exceeded";
+
 /// The texts of errors by which the operating system says that something ran out, and the advice.
 /// RocksDB's errors have these texts, too.
 const ADVICE: &[(&str, &str)] = &[
@@ -14,7 +16,10 @@ const ADVICE: &[(&str, &str)] = &[
         "free at least 3 MiB on this disk, or inodes (df -i); if the store opens, rows can be deleted and keyspaces \
          dropped",
     ),
-    ("Disk quota exceeded", "free space within the quota, or raise it"),
+    (
+        QUOTA_EXCEEDED,
+        "free space within the quota, or raise it; if the store opens, rows can be deleted and keyspaces dropped",
+    ),
     ("File too large", "raise the process's limit of file size (ulimit -f, LimitFSIZE)"),
     ("cannot start a thread", "raise the limit of threads (ulimit -u, TasksMax, pids.max) or of memory (ulimit -v)"),
     ("Cannot allocate memory", "raise the process's limit of memory (ulimit -v, MemoryMax), or use a smaller budget"),
@@ -24,6 +29,12 @@ const ADVICE: &[(&str, &str)] = &[
 #[cfg(feature = "rocks")]
 pub fn is_limit_reached(error: &str) -> bool {
     ADVICE.iter().any(|(text, _)| error.contains(text))
+}
+
+/// Whether an error says that the quota of a user or a project is used up.
+#[cfg(feature = "rocks")]
+pub fn is_quota_exceeded(error: &str) -> bool {
+    error.contains(QUOTA_EXCEEDED)
 }
 
 /// Appends to an error what can be done about it, if a limit of the operating system was reached.

@@ -229,9 +229,9 @@ const REPAIR_COMMAND: &str = "percolite repair ";
 /// The operating system's text for a full disk. The library's errors have an advice, too.
 const NO_DESCRIPTOR_TEXT: &str = "Too many open files";
 const NO_DESCRIPTOR_ADVICE: &str = "; raise the process's limit of open files (ulimit -n, LimitNOFILE)";
-const DISK_FULL_TEXT: &str = "No space left on device";
-const LIBRARY_DISK_FULL_ADVICE: &str = "free at least 3 MiB";
-const DISK_FULL_ADVICE: &str = "; the disk is full: free some space first";
+const DISK_FULL_TEXTS: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
+const LIBRARY_DISK_FULL_ADVICES: [&str; 2] = ["free at least 3 MiB", "free space within the quota"];
+const DISK_FULL_ADVICE: &str = "; the disk, or the user's part of it, is full: free some space first";
 
 fn main() -> ExitCode {
     let command = match usage_error::parse::<Cli>() {
@@ -288,9 +288,7 @@ fn main() -> ExitCode {
                 // The report is printed after the change is committed.
                 Code::Failed if err.is::<output::StdoutError>() && changes => CHANGED_NOTE.into(),
                 Code::Failed if err.is::<output::StdoutError>() => String::new(),
-                Code::Failed if message.contains(DISK_FULL_TEXT) && !message.contains(LIBRARY_DISK_FULL_ADVICE) => {
-                    DISK_FULL_ADVICE.into()
-                }
+                Code::Failed if is_disk_full_without_advice(&message) => DISK_FULL_ADVICE.into(),
                 Code::Failed if message.contains(NO_DESCRIPTOR_TEXT) && !message.contains("ulimit -n") => {
                     NO_DESCRIPTOR_ADVICE.into()
                 }
@@ -300,6 +298,11 @@ fn main() -> ExitCode {
             ExitCode::from(code as u8)
         }
     }
+}
+
+fn is_disk_full_without_advice(message: &str) -> bool {
+    let has = |texts: [&str; 2]| texts.iter().any(|text| message.contains(text));
+    has(DISK_FULL_TEXTS) && !has(LIBRARY_DISK_FULL_ADVICES)
 }
 
 /// The error and its causes in one line. A cause is left out if the line already contains its text.
