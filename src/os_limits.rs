@@ -78,6 +78,39 @@ pub fn free_bytes(_: &Path) -> Option<u64> {
     None
 }
 
+/// A limit of this process's memory, in bytes.
+#[cfg(feature = "rocks")]
+pub struct MemoryLimit {
+    /// As a user sets it.
+    pub name: &'static str,
+    /// Whether address space counts that is reserved and cannot be written yet.
+    pub counts_reserved: bool,
+    pub most: u64,
+    pub used: u64,
+}
+
+/// The limits of memory that this process has, where the system tells what is in use.
+#[cfg(all(unix, feature = "rocks"))]
+pub fn memory_limits() -> Vec<MemoryLimit> {
+    use rustix::process::{Resource, getrlimit};
+    let limits = [
+        ("ulimit -v, LimitAS", true, getrlimit(Resource::As).current, "VmSize:"),
+        ("ulimit -d, LimitDATA", false, getrlimit(Resource::Data).current, "VmData:"),
+    ];
+    let limited = limits.into_iter().filter_map(|(name, counts_reserved, most, field)| {
+        let most = most?;
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let kib = status.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB"))?;
+        Some(MemoryLimit { name, counts_reserved, most, used: kib.parse::<u64>().ok()?.saturating_mul(1 << 10) })
+    });
+    limited.collect()
+}
+
+#[cfg(all(not(unix), feature = "rocks"))]
+pub fn memory_limits() -> Vec<MemoryLimit> {
+    Vec::new()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -82,7 +82,7 @@ impl DirectoryOptions {
             write_buffer_bytes: self.write_buffer_bytes / 3,
             compression: self.compression,
         };
-        tables.check().map(|()| tables)
+        tables.check(self.write_buffer_bytes / 3 * 2).map(|()| tables)
     }
 
     fn memtable_bytes(self) -> usize {

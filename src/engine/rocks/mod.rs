@@ -21,6 +21,7 @@ mod errors;
 pub(super) mod file_names;
 mod free_space;
 pub(super) mod manifest;
+mod memory_limit;
 mod merge_tables;
 mod options;
 pub(super) mod repair;
