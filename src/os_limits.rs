@@ -4,6 +4,8 @@ use std::borrow::Cow;
 #[cfg(feature = "rocks")]
 use std::path::Path;
 
+const QUOTA_EXCEEDED: &str = "Disk quota exceeded";
+
 /// The texts of errors by which the operating system says that something ran out, and the advice.
 /// RocksDB's errors have these texts, too.
 const ADVICE: &[(&str, &str)] = &[
@@ -14,7 +16,10 @@ const ADVICE: &[(&str, &str)] = &[
         "free at least 3 MiB on this disk, or inodes (df -i); if the store opens, rows can be deleted and keyspaces \
          dropped",
     ),
-    ("Disk quota exceeded", "free space within the quota, or raise it"),
+    (
+        QUOTA_EXCEEDED,
+        "free space within the quota, or raise it; if the store opens, rows can be deleted and keyspaces dropped",
+    ),
     ("File too large", "raise the process's limit of file size (ulimit -f, LimitFSIZE)"),
     ("cannot start a thread", "raise the limit of threads (ulimit -u, TasksMax, pids.max) or of memory (ulimit -v)"),
     ("Cannot allocate memory", "raise the process's limit of memory (ulimit -v, MemoryMax), or use a smaller budget"),
@@ -24,6 +29,12 @@ const ADVICE: &[(&str, &str)] = &[
 #[cfg(feature = "rocks")]
 pub fn is_limit_reached(error: &str) -> bool {
     ADVICE.iter().any(|(text, _)| error.contains(text))
+}
+
+/// Whether an error says that the quota of a user or a project is used up.
+#[cfg(feature = "rocks")]
+pub fn is_quota_exceeded(error: &str) -> bool {
+    error.contains(QUOTA_EXCEEDED)
 }
 
 /// Appends to an error what can be done about it, if a limit of the operating system was reached.
@@ -65,6 +76,39 @@ pub fn free_bytes(directory: &Path) -> Option<u64> {
 #[cfg(all(not(unix), feature = "rocks"))]
 pub fn free_bytes(_: &Path) -> Option<u64> {
     None
+}
+
+/// A limit of this process's memory, in bytes.
+#[cfg(feature = "rocks")]
+pub struct MemoryLimit {
+    /// As a user sets it.
+    pub name: &'static str,
+    /// Whether address space counts that is reserved and cannot be written yet.
+    pub counts_reserved: bool,
+    pub most: u64,
+    pub used: u64,
+}
+
+/// The limits of memory that this process has, where the system tells what is in use.
+#[cfg(all(unix, feature = "rocks"))]
+pub fn memory_limits() -> Vec<MemoryLimit> {
+    use rustix::process::{Resource, getrlimit};
+    let limits = [
+        ("ulimit -v, LimitAS", true, getrlimit(Resource::As).current, "VmSize:"),
+        ("ulimit -d, LimitDATA", false, getrlimit(Resource::Data).current, "VmData:"),
+    ];
+    let limited = limits.into_iter().filter_map(|(name, counts_reserved, most, field)| {
+        let most = most?;
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let kib = status.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB"))?;
+        Some(MemoryLimit { name, counts_reserved, most, used: kib.parse::<u64>().ok()?.saturating_mul(1 << 10) })
+    });
+    limited.collect()
+}
+
+#[cfg(all(not(unix), feature = "rocks"))]
+pub fn memory_limits() -> Vec<MemoryLimit> {
+    Vec::new()
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::named_file::NamedFile;
+use super::own_file::{open_own, open_own_to_change, open_own_with};
 use super::standard_streams::occupy_standard_streams;
 use super::{Directory, Disk, DiskFile, shown};
 use crate::tunables::PREALLOCATION_STEP;
@@ -65,9 +66,14 @@ impl OsDisk {
         self.directory.path().join(name)
     }
 
-    fn open_with(&self, call: &'static str, name: &str, options: &OpenOptions) -> io::Result<OsFile> {
+    fn open_with(
+        &self,
+        call: &'static str,
+        name: &str,
+        open: impl FnOnce(&Path) -> io::Result<File>,
+    ) -> io::Result<OsFile> {
         let path = self.path(name);
-        let opened = options.open(&path).and_then(NamedFile::new);
+        let opened = open(&path).and_then(NamedFile::new);
         let file = opened.map_err(|error| failed(call, &path, error))?;
         Ok(OsFile { file, path: path.into() })
     }
@@ -78,15 +84,17 @@ impl Disk for OsDisk {
 
     fn create(&self, name: &str) -> io::Result<OsFile> {
         occupy_standard_streams()?;
-        self.open_with("create", name, OpenOptions::new().read(true).write(true).create_new(true))
+        self.open_with("create", name, |path| {
+            open_own_with(path, OpenOptions::new().read(true).write(true).create_new(true))
+        })
     }
 
     fn open(&self, name: &str) -> io::Result<OsFile> {
-        self.open_with("open", name, OpenOptions::new().read(true))
+        self.open_with("open", name, open_own)
     }
 
     fn open_writable(&self, name: &str) -> io::Result<OsFile> {
-        self.open_with("open", name, OpenOptions::new().read(true).write(true))
+        self.open_with("open", name, |path| open_own_to_change(path, &mut OpenOptions::new()))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {

@@ -180,8 +180,9 @@ impl Builder {
     /// and filters. From 1 MiB to 1 TiB; default: 128 MiB.
     ///
     /// Memory is allocated as blocks are read, but address space for about a fifth of this size is
-    /// reserved at opening. If the process may not reserve that much (`ulimit -v`, strict
-    /// overcommit), opening returns [`ErrorKind::Io`](crate::ErrorKind::Io).
+    /// reserved at opening. If the process may not reserve that much (strict overcommit), or if its
+    /// limits of memory (`ulimit -v`, `ulimit -d`) have less than what an opening can take, opening
+    /// returns [`ErrorKind::Io`](crate::ErrorKind::Io).
     pub fn block_cache_bytes(mut self, bytes: usize) -> Self {
         self.options.block_cache_bytes = bytes;
         self

@@ -37,6 +37,8 @@ pub enum Limit {
     Inodes(u64),
     /// The process may have this number of files open.
     OpenFiles(u64),
+    /// The process may have this number of KiB of address space, until it raises the limit.
+    AddressSpace(u64),
     /// No file may have more than this number of blocks of 512 bytes. The signal is ignored.
     FileBlocks(u64),
     /// The user of the process may have this number of threads, until the process raises the limit.
@@ -58,6 +60,7 @@ impl Limit {
                 "chmod 777 \"$DISK\" && cp \"$1\" \"$DISK/program\" && shift && exec setpriv --reuid=65534 \
                  --regid=65534 --clear-groups prlimit --nproc={number}: \"$DISK/program\" \"$@\""
             ),
+            Self::AddressSpace(kib) => format!("ulimit -S -v {kib} && exec \"$@\""),
             Self::OpenFiles(number) => format!("ulimit -n {number} && exec \"$@\""),
         }
     }
@@ -69,7 +72,7 @@ impl Limit {
                 command.args(["--mount", "--propagation", "private", "sh"]);
                 command
             }
-            Self::OpenFiles(_) | Self::FileBlocks(_) | Self::Threads(_) => Command::new("sh"),
+            Self::OpenFiles(_) | Self::FileBlocks(_) | Self::Threads(_) | Self::AddressSpace(_) => Command::new("sh"),
         };
         command.args(["-c", &self.script(), "sh"]).env("DISK", directory);
         command

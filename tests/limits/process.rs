@@ -1,4 +1,4 @@
-//! The limits of threads and of the size of files.
+//! The limits of threads, of memory and of the size of files.
 
 use std::path::Path;
 
@@ -10,6 +10,7 @@ use crate::{Limit, Scenario};
 
 pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "an error names the limit of threads", limit: Limit::Threads(1), run: threads },
+    Scenario { name: "an error names the limit of memory", limit: Limit::AddressSpace(400_000), run: memory },
     Scenario { name: "an error names the limit of file size", limit: Limit::FileBlocks(1024), run: file_size },
 ];
 
@@ -24,6 +25,27 @@ fn threads(directory: &Path) {
     let store = small().open(&path).unwrap();
     acknowledged.write(&store, scattered, 10).unwrap();
     store.close().unwrap();
+    acknowledged.check(&path);
+}
+
+/// Nothing is created under the limit, and what the error says to raise it to is enough.
+fn memory(directory: &Path) {
+    let path = directory.join("store");
+    let Err(error) = small().open(&path) else { panic!("the store was opened without memory") };
+    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("(ulimit -v, LimitAS) is 400000 KiB") && !path.exists(), "{text}");
+    let least = text.split("raise the limit to ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let least: u64 = least.parse().unwrap();
+    let maximum = getrlimit(Resource::As).maximum;
+    setrlimit(Resource::As, Rlimit { current: Some(least * 1024), maximum }).unwrap();
+    let mut acknowledged = Acknowledged::default();
+    // A second opening finds the address space of the first one's threads taken.
+    for _ in 0..3 {
+        let store = small().open(&path).unwrap();
+        acknowledged.write(&store, scattered, 3000).unwrap();
+        store.close().unwrap();
+    }
     acknowledged.check(&path);
 }
 

@@ -268,9 +268,10 @@ fn lost_and_found(place: &Path) {
 }
 
 /// A command under `strace`, which lets calls of the system fail.
-fn faulty(inject: &str, paths: &[&Path], name: &str, path: &Path) -> Command {
+pub fn faulty(inject: &str, paths: &[&Path], name: &str, path: &Path) -> Command {
     let mut command = Command::new("strace");
-    command.args(["-f", "-qqq", "-o", "/dev/null", "-e", &format!("inject={inject}")]);
+    command.args(["-f", "-qqq", "-o", "/dev/null"]);
+    inject.split(' ').for_each(|inject| _ = command.args(["-e", &format!("inject={inject}")]));
     for path in paths {
         command.arg("-P").arg(path);
     }

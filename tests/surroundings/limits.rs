@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use percolite::{Durability, ErrorKind};
+use percolite::{Durability, ErrorKind, SpaceLeft};
 
-use crate::rows::{append, append_until_error, assert_rows, create, put, small};
+use crate::rows::{append, append_until_error, assert_rows, create, key, put, small};
 use crate::unix::{self, Limit};
 use crate::{Scenario, as_root, helper, scenario};
 
@@ -16,6 +16,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("the_limit_of_memory_falls", memory),
     scenario("signals_interrupt_every_call", signals),
     scenario("the_umask_forbids_everything", umask),
+    scenario("the_quota_of_the_disk_is_used_up", quota),
     as_root("the_user_changes_while_open", user_changes),
 ];
 
@@ -112,7 +113,42 @@ fn commits_without_memory(path: &Path) {
     }
 }
 
-pub const HELPERS: &[Scenario] = &[scenario("commits_without_memory", commits_without_memory)];
+pub const HELPERS: &[Scenario] = &[
+    scenario("commits_without_memory", commits_without_memory),
+    scenario("opens_and_deletes_within_the_quota", opens_within_quota),
+];
+
+/// As on a full disk, the reserve is given up, and rows can be deleted. The disk has free space,
+/// of which the user may take no more.
+fn quota(place: &Path) {
+    let path = place.join("store");
+    create(&path, 10);
+    let inject = "pwrite64:error=EDQUOT:when=1 fallocate:error=EDQUOT:when=1..20";
+    let mut command = crate::access::faulty(inject, &[], "opens_and_deletes_within_the_quota", &path);
+    let ended = command.output().unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.success(), "{}\n{text}\n{errors}", ended.status);
+    assert_rows(&path, 10);
+}
+
+/// The first write of the log fails, and the first attempts to make the reserve again.
+fn opens_within_quota(path: &Path) {
+    let store = small().open(path).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    assert_eq!(store.engine_stats().unwrap().space_left, SpaceLeft::ForDeletions);
+    let error = put(&store, &rows, 10, Durability::Sync).unwrap_err();
+    assert!(error.to_string().contains("nothing can be put until"), "{error}");
+    store.transact(|txn| txn.delete(&rows, key(9))).unwrap();
+    // The quota was raised.
+    let since = std::time::Instant::now();
+    while store.engine_stats().unwrap().space_left != SpaceLeft::Enough {
+        assert!(since.elapsed().as_secs() < 60, "the store does not notice that there is space again");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(path.join("RESERVE").metadata().unwrap().len(), 1 << 20);
+    put(&store, &rows, 9, Durability::Sync).unwrap();
+    store.close().unwrap();
+}
 
 fn signals(place: &Path) {
     let path = place.join("store");

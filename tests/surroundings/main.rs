@@ -14,6 +14,7 @@
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
 mod access;
+mod files;
 mod forks;
 mod limits;
 mod paths;
@@ -51,7 +52,7 @@ const fn as_root(name: &'static str, run: Run) -> Scenario {
 }
 
 fn scenarios() -> impl Iterator<Item = &'static Scenario> {
-    [paths::SCENARIOS, replaced::SCENARIOS, forks::SCENARIOS, limits::SCENARIOS, access::SCENARIOS]
+    [paths::SCENARIOS, replaced::SCENARIOS, forks::SCENARIOS, limits::SCENARIOS, access::SCENARIOS, files::SCENARIOS]
         .into_iter()
         .flatten()
 }
@@ -59,8 +60,8 @@ fn scenarios() -> impl Iterator<Item = &'static Scenario> {
 fn main() -> ExitCode {
     if let Ok(name) = std::env::var(SCENARIO) {
         let directory = PathBuf::from(std::env::var_os(DIRECTORY).unwrap());
-        let helpers = [replaced::HELPERS, forks::HELPERS, limits::HELPERS, access::HELPERS].into_iter().flatten();
-        let named = scenarios().chain(helpers).find(|scenario| scenario.name == name).unwrap();
+        let helpers = [replaced::HELPERS, forks::HELPERS, limits::HELPERS, access::HELPERS, files::HELPERS];
+        let named = scenarios().chain(helpers.into_iter().flatten()).find(|scenario| scenario.name == name).unwrap();
         (named.run)(&directory);
         return ExitCode::SUCCESS;
     }

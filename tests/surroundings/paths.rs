@@ -147,11 +147,12 @@ fn unusual_paths(place: &Path) {
     for path in &paths[2..] {
         create(path, 3000);
         let store = small().open(path).unwrap();
-        let copy = path.join("copy of it");
+        let copy = path.join("../copy of it");
         store.checkpoint(&copy).unwrap();
         store.close().unwrap();
         assert_rows(&copy, 3000);
         assert_rows(path, 3000);
+        fs::remove_dir_all(copy).unwrap();
     }
     for path in &paths[..1] {
         create(path, 10);

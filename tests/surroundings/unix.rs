@@ -95,6 +95,12 @@ pub fn write(descriptor: i32, text: &str) -> io::Result<()> {
     if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+pub fn make_pipe(path: &Path) {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the string is valid and ends with a zero.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0, "mkfifo: {}", io::Error::last_os_error());
+}
+
 pub fn umask(mask: u32) {
     // SAFETY: no pointers.
     unsafe { libc::umask(mask) };

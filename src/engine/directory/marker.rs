@@ -21,16 +21,16 @@ use std::path::{Path, PathBuf};
 
 use super::access::{cannot, open_existing};
 use super::durable_names::sync_ancestors;
-use super::names::{RESERVE, TABLES_DIR, WAL_DIR};
+use super::names::{MARKER, MARKER_TEXT, RESERVE, TABLES_DIR, WAL_DIR};
+use super::nested::check_not_nested;
 use super::new_directory::create_all;
-use crate::disk::{Directory, shown};
+use crate::disk::{Directory, open_own, open_own_with, shown};
 use crate::engine::EngineError;
 use crate::engine::rocks::file_names::is_rocksdb_file;
 use crate::engine::store_lock::StoreLock;
 use crate::format_line::{self, Named, OtherFormat};
 use crate::wal;
 
-const MARKER: &str = "PERCOLITE";
 /// A longer file is no marker.
 const MARKER_BYTES_MAX: u64 = 4096;
 const MARKER_UNFINISHED: &str = "PERCOLITE.new";
@@ -40,7 +40,6 @@ const CHECKPOINT_UNFINISHED: &str = "PERCOLITE.copy";
 /// An empty file in a fresh checkpoint. It shows that the leases of named locks in the copy belong
 /// to the original. The first opening for writing deletes these leases, and then this file.
 const CHECKPOINT_FLAG: &str = "PERCOLITE.copied";
-const MARKER_TEXT: &str = "percolite store, format ";
 /// The text between the format and the WAL id in the marker's line.
 const WAL_ID_TEXT: &str = "wal ";
 /// The directory of `fsck` in the root of a file system.
@@ -65,6 +64,7 @@ pub struct LockedDir {
 /// Locks the directory for exclusive use. Checks that it is a store of this format or can become
 /// one.
 pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
+    check_not_nested(path)?;
     let directory = create_all(path)?;
     let path = directory.path();
     let (marker, unfinished) = (path.join(MARKER), path.join(MARKER_UNFINISHED));
@@ -79,11 +79,8 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
             return Err(missing_marker_error(path));
         }
         let name = if is_new { &unfinished } else { &marker };
-        let opened = OpenOptions::new().read(true).write(true).create(is_new).truncate(false).open(name);
-        let file = opened.map_err(|error| match error.kind() {
-            ErrorKind::IsADirectory => invalid_marker_error(name),
-            _ => cannot("open", name, &error),
-        })?;
+        let opened = open_own_with(name, OpenOptions::new().read(true).write(true).create(is_new));
+        let file = opened.map_err(|error| cannot_open_marker(name, &error))?;
         let file = match file.try_lock() {
             Ok(()) => StoreLock::new(file).map_err(|error| cannot("inspect", name, &error))?,
             Err(TryLockError::WouldBlock) => {
@@ -118,7 +115,7 @@ pub fn lock_shared(path: &Path) -> Result<(Directory, StoreLock, u64), EngineErr
     let directory = open_existing(path)?;
     let path = directory.path();
     let marker = path.join(MARKER);
-    let file = match File::open(&marker) {
+    let file = match open_own(&marker) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return Err(if path.join(MARKER_UNFINISHED).exists() {
@@ -127,7 +124,7 @@ pub fn lock_shared(path: &Path) -> Result<(Directory, StoreLock, u64), EngineErr
                 missing_marker_error(path)
             });
         }
-        Err(error) => return Err(cannot("open", &marker, &error)),
+        Err(error) => return Err(cannot_open_marker(&marker, &error)),
     };
     let file = match file.try_lock_shared() {
         Ok(()) => StoreLock::new(file).map_err(|error| cannot("inspect", &marker, &error))?,
@@ -156,7 +153,7 @@ pub fn lock_for_repair(path: &Path) -> Result<(Directory, Option<StoreLock>), En
         )));
     }
     let marker = path.join(MARKER);
-    let Ok(file) = File::open(&marker) else { return Ok((directory, None)) };
+    let Ok(file) = open_own(&marker) else { return Ok((directory, None)) };
     if let Err(TryLockError::WouldBlock) = file.try_lock_shared() {
         return Err(EngineError::AlreadyOpen(format!(
             "{} is open for writing in this or another process",
@@ -181,14 +178,15 @@ pub fn commit_marker(directory: &Directory, marker: &StoreLock, identity: u64) -
 /// Completes a checkpoint: writes its flag and then its marker.
 pub fn commit_checkpoint_marker(directory: &Directory, identity: u64) -> Result<(), EngineError> {
     let (flag, marker) = (directory.path().join(CHECKPOINT_FLAG), directory.path().join(CHECKPOINT_UNFINISHED));
-    File::create(&flag).and_then(|flag| flag.sync_all()).map_err(|error| cannot("create", &flag, &error))?;
-    let file = File::create(&marker).map_err(|error| cannot("create", &marker, &error))?;
+    let create = |path: &Path| open_own_with(path, OpenOptions::new().write(true).create_new(true));
+    create(&flag).and_then(|flag| flag.sync_all()).map_err(|error| cannot("create", &flag, &error))?;
+    let file = create(&marker).map_err(|error| cannot("create", &marker, &error))?;
     write_marker(directory, &file, CHECKPOINT_UNFINISHED, identity)
 }
 
 /// Whether the directory is a checkpoint that has not been opened for writing.
 pub fn is_fresh_checkpoint(directory: &Directory) -> bool {
-    directory.path().join(CHECKPOINT_FLAG).exists()
+    directory.path().join(CHECKPOINT_FLAG).symlink_metadata().is_ok()
 }
 
 /// Removes the flag of a checkpoint, durably: the copy is then a store of its own.
@@ -213,10 +211,11 @@ fn write_marker(directory: &Directory, mut marker: &File, name: &str, identity: 
 }
 
 fn exists(file: &Path) -> Result<bool, EngineError> {
-    match file.try_exists() {
-        // A part of the path is a file.
-        Err(error) if error.kind() == ErrorKind::NotADirectory => Ok(false),
-        found => found.map_err(|error| cannot("access", file, &error)),
+    match file.symlink_metadata() {
+        Ok(_) => Ok(true),
+        // A part of the path is a file, if it is no directory.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(cannot("access", file, &error)),
     }
 }
 
@@ -298,7 +297,8 @@ fn reset_unfinished(path: &Path) -> Result<(), EngineError> {
     let mut left = Vec::new();
     let (wal, tables) = (path.join(WAL_DIR), path.join(TABLES_DIR));
     for entry in list_own(path).map_err(|error| failed(&error))? {
-        if entry == wal || entry == tables {
+        let is_part = entry == wal || entry == tables;
+        if is_part && entry.symlink_metadata().is_ok_and(|found| found.is_dir()) {
             left.extend(list(&entry).map_err(|error| failed(&error))?);
         } else if entry.file_name() != Some(OsStr::new(MARKER_UNFINISHED)) {
             left.push(entry);
@@ -346,6 +346,13 @@ fn list_own(path: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
     fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect()
+}
+
+fn cannot_open_marker(marker: &Path, error: &io::Error) -> EngineError {
+    match marker.symlink_metadata() {
+        Ok(found) if !found.is_file() => EngineError::NotAStore(format!("cannot open {}: {error}", shown(marker))),
+        _ => cannot("open", marker, error),
+    }
 }
 
 fn invalid_marker_error(marker: &Path) -> EngineError {

@@ -19,6 +19,7 @@ mod access;
 mod durable_names;
 pub(super) mod marker;
 mod names;
+mod nested;
 pub(crate) mod new_directory;
 mod reserve;
 pub(crate) mod salvage;
@@ -45,6 +46,7 @@ use super::store_lock::StoreLock;
 use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, SpaceLeft, WriteStallStats};
 use crate::disk::{Directory, OsDisk, shown};
 use crate::option_ranges;
+use crate::os_limits::is_quota_exceeded;
 use crate::sync::Mutex;
 use crate::wal;
 
@@ -80,7 +82,7 @@ impl DirectoryOptions {
             write_buffer_bytes: self.write_buffer_bytes / 3,
             compression: self.compression,
         };
-        tables.check().map(|()| tables)
+        tables.check(self.write_buffer_bytes / 3 * 2).map(|()| tables)
     }
 
     fn memtable_bytes(self) -> usize {
@@ -109,13 +111,25 @@ impl fmt::Debug for DirectoryStorage {
 impl DirectoryStorage {
     /// Opens the store in `path`. Creates it if the directory is missing or empty.
     pub fn open(path: &Path, options: DirectoryOptions) -> Result<Self, EngineError> {
+        match Self::open_once(path, options, Reserve::open) {
+            // A full disk is seen beforehand, the end of a user's quota is not.
+            Err(error) if is_quota_exceeded(&error.to_string()) => Self::open_once(path, options, Reserve::give_up),
+            opened => opened,
+        }
+    }
+
+    fn open_once(
+        path: &Path,
+        options: DirectoryOptions,
+        open_reserve: fn(&Directory) -> Result<Reserve, EngineError>,
+    ) -> Result<Self, EngineError> {
         let table_options = options.table_options()?;
         check_threads_exist()?;
         let LockedDir { directory, marker, identity } = lock_exclusive(path)?;
         // Removes the status file that a killed process may have left. An error is ignored: if the
         // directory is not writable, a later step fails.
         let _ = status_file::write(&directory, None);
-        let reserve = Reserve::open(&directory);
+        let reserve = open_reserve(&directory)?;
         let is_new = identity.is_none();
         let identity = identity.unwrap_or_else(random);
         if is_new {

@@ -1,7 +1,11 @@
-//! The names of the directories in a store's directory, and random numbers.
+//! The names in a store's directory, and random numbers.
 
 use crate::env::{Env as _, SystemEnv};
 
+/// The marker of a store.
+pub const MARKER: &str = "PERCOLITE";
+/// How the marker's text begins.
+pub const MARKER_TEXT: &str = "percolite store, format ";
 /// The write-ahead log.
 pub const WAL_DIR: &str = "wal";
 /// The reserve for a full disk.

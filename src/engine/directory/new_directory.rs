@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::access::{cannot, not_a_directory};
+use super::nested::check_not_nested;
 use crate::disk::{Directory, shown};
 use crate::engine::EngineError;
 
@@ -65,6 +66,7 @@ pub fn resolve_new(path: &Path, what: &str) -> Result<PathBuf, EngineError> {
     if path.symlink_metadata().is_ok() {
         return Err(EngineError::Io(format!("{} already exists; {what} needs a new directory", path.display())));
     }
+    check_not_nested(path)?;
     let absolute = std::path::absolute(path).map_err(|error| cannot("create", path, &error))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         return Err(EngineError::Io(format!("{} cannot be a new directory", path.display())));

@@ -5,7 +5,9 @@
 //! blocks are allocated. An opening that finds less free space than that empties the file. Then
 //! rows can be deleted and keyspaces dropped, and nothing can be put: otherwise a program that is
 //! started again and again would fill the reserve as well. When the disk has [`ENOUGH_BYTES`]
-//! again, the file is filled again, and the store is as any other.
+//! again, the file is filled again, and the store is as any other. A quota is not seen in the free
+//! space, so the reserve is also given up by an opening that fails for a quota, and tries once
+//! more.
 //!
 //! A file that is not whole says that the reserve is given up, so later openings stay in this
 //! state. A close puts into the file what is left: other programs could take it before the next
@@ -17,14 +19,15 @@
 //! RocksDB's manifest, options and log of events, of which it removes the older ones; a drop and
 //! its flush take 40 KiB.
 
-use std::fs::File;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::access::cannot;
 use super::names::RESERVE;
-use crate::disk::Directory;
-use crate::engine::SpaceLeft;
+use crate::disk::{Directory, check_own, open_own_to_change};
+use crate::engine::{EngineError, SpaceLeft};
 use crate::os_limits::free_bytes;
 use crate::process::Process;
 
@@ -46,20 +49,37 @@ pub struct Reserve {
 
 impl Reserve {
     /// Gives the reserve up if the disk has too little space. Makes no file.
-    pub fn open(directory: &Directory) -> Self {
+    pub fn open(directory: &Directory) -> Result<Self, EngineError> {
+        let mut reserve = Self::check(directory)?;
+        let is_too_little = match reserve.path().metadata() {
+            Err(_) => false,
+            Ok(file) if file.len() < RESERVE_BYTES => reserve.make().is_err_and(|error| is_out_of_space(&error)),
+            Ok(_) => reserve.free_bytes() < RESERVE_BYTES,
+        };
+        if is_too_little {
+            reserve.empty();
+        }
+        Ok(reserve)
+    }
+
+    /// Gives the reserve up, because there is less space than the disk has free.
+    pub fn give_up(directory: &Directory) -> Result<Self, EngineError> {
+        let mut reserve = Self::check(directory)?;
+        reserve.empty();
+        Ok(reserve)
+    }
+
+    fn check(directory: &Directory) -> Result<Self, EngineError> {
         let process = Process::current();
         let reserve = Self { directory: directory.clone(), process, is_given_up: AtomicBool::new(false) };
-        let needed = match reserve.path().metadata() {
-            Err(_) => 0,
-            Ok(file) if file.len() < RESERVE_BYTES => ENOUGH_BYTES - file.len(),
-            Ok(_) => RESERVE_BYTES,
-        };
-        if reserve.free_bytes() < needed {
-            // An error is ignored: then the opening may find no space, and says so.
-            let _ = File::create(reserve.path());
-            reserve.is_given_up.store(true, Ordering::Relaxed);
-        }
-        reserve
+        check_own(&reserve.path()).map_err(|error| cannot("open", &reserve.path(), &error))?;
+        Ok(reserve)
+    }
+
+    fn empty(&mut self) {
+        // An error is ignored: then the opening may find no space, and says so.
+        let _ = self.empty_file();
+        self.is_given_up = AtomicBool::new(true);
     }
 
     fn path(&self) -> PathBuf {
@@ -93,16 +113,34 @@ impl Reserve {
     /// Makes the reserve if it is not there and there is enough space. A failure is no error: the
     /// store then has no reserve.
     pub fn replenish(&self) {
-        let bytes = self.path().metadata().map_or(0, |found| found.len());
-        let is_enough = self.free_bytes().saturating_add(bytes) >= ENOUGH_BYTES;
-        if bytes == RESERVE_BYTES || is_enough && self.fill(RESERVE_BYTES).is_ok() {
+        if self.file_bytes() == RESERVE_BYTES || self.make().is_ok() {
             self.is_given_up.store(false, Ordering::Relaxed);
         }
     }
 
-    fn fill(&self, bytes: u64) -> io::Result<()> {
-        let file = File::create(self.path())?;
-        allocate(&file, bytes).inspect_err(|_| _ = file.set_len(0))
+    /// Makes the whole reserve if there is enough space. Quotas leave less than the disk has free,
+    /// so all of that space is allocated first.
+    fn make(&self) -> io::Result<()> {
+        if self.free_bytes().saturating_add(self.file_bytes()) < ENOUGH_BYTES {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        self.fill(ENOUGH_BYTES)?.set_len(RESERVE_BYTES)
+    }
+
+    fn file_bytes(&self) -> u64 {
+        self.path().metadata().map_or(0, |found| found.len())
+    }
+
+    fn empty_file(&self) -> io::Result<File> {
+        let file = open_own_to_change(&self.path(), OpenOptions::new().create(true))?;
+        file.set_len(0)?;
+        Ok(file)
+    }
+
+    fn fill(&self, bytes: u64) -> io::Result<File> {
+        let file = self.empty_file()?;
+        allocate(&file, bytes).inspect_err(|_| _ = file.set_len(0))?;
+        Ok(file)
     }
 }
 
@@ -116,11 +154,16 @@ impl Drop for Reserve {
     }
 }
 
+fn is_out_of_space(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
 /// Allocates the blocks of the file, so that it is not sparse.
 fn allocate(mut file: &File, bytes: u64) -> io::Result<()> {
     #[cfg(unix)]
-    if rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes).is_ok() {
-        return Ok(());
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes).map_err(io::Error::from) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => {}
+        allocated => return allocated,
     }
     // A file system without `fallocate`. Not zeros, which some file systems do not store.
     let bytes = usize::try_from(bytes).map_err(io::Error::other)?;

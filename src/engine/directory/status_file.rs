@@ -4,11 +4,11 @@
 //! Each document replaces the last one by a rename, so other processes read complete documents
 //! only. The file is not synced: after a power cut its content is undefined.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind, Read as _};
 use std::path::Path;
 
-use crate::disk::Directory;
+use crate::disk::{Directory, open_own, replace_own};
 use crate::engine::EngineError;
 
 const STATUS_FILE: &str = "STATUS";
@@ -25,7 +25,7 @@ pub fn write(directory: &Directory, document: Option<&[u8]>) -> io::Result<()> {
         _ => Ok(()),
     };
     let Some(document) = document else { return remove_if_exists(&file).and(remove_if_exists(&unfinished)) };
-    let written = fs::write(&unfinished, document).and_then(|()| fs::rename(&unfinished, file));
+    let written = replace_own(&unfinished, document).and_then(|()| fs::rename(&unfinished, file));
     // A partial file would take space on a disk that may be full.
     written.inspect_err(|_| drop(remove_if_exists(&unfinished)))
 }
@@ -34,7 +34,7 @@ pub fn write(directory: &Directory, document: Option<&[u8]>) -> io::Result<()> {
 pub(crate) fn read(directory: &Path) -> Result<Option<Vec<u8>>, EngineError> {
     let path = directory.join(STATUS_FILE);
     let mut document = Vec::new();
-    match File::open(&path).and_then(|file| file.take(STATUS_BYTES_MAX).read_to_end(&mut document)) {
+    match open_own(&path).and_then(|file| file.take(STATUS_BYTES_MAX).read_to_end(&mut document)) {
         Ok(_) => Ok(Some(document)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(EngineError::Io(format!("cannot read {}: {error}", path.display()))),

@@ -9,6 +9,11 @@ use crate::os_limits::{is_limit_reached, with_advice};
 
 pub fn open_error(path: &Path, is_new: bool, error: rocksdb::Error) -> EngineError {
     match error.kind() {
+        _ if is_locked(error.as_ref()) => EngineError::AlreadyOpen(format!(
+            "{} are already open in this or another process, beneath which the store's marker was replaced; close the \
+             store there first",
+            shown(path)
+        )),
         // RocksDB reports a file that it cannot open in several ways, as incomplete tables, too.
         _ if is_limit_reached(error.as_ref()) => cannot_open(path, &error),
         rocksdb::ErrorKind::Corruption => {
@@ -25,6 +30,12 @@ pub fn open_error(path: &Path, is_new: bool, error: rocksdb::Error) -> EngineErr
         }
         _ => cannot_open(path, &error),
     }
+}
+
+/// Whether the error says that RocksDB's own lock is taken.
+fn is_locked(error: &str) -> bool {
+    let is_taken = ["lock hold by current process", "Resource temporarily unavailable"];
+    error.contains("LOCK") && is_taken.iter().any(|text| error.contains(text))
 }
 
 fn cannot_open(path: &Path, error: &rocksdb::Error) -> EngineError {

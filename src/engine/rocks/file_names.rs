@@ -4,6 +4,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::disk::{check_regular, shown};
+use crate::engine::EngineError;
+
 const CURRENT: &str = "CURRENT";
 
 /// Removes unfinished options files. A process that is killed while it opens the store leaves one,
@@ -19,19 +22,35 @@ pub fn remove_stale_options_files(path: &Path) {
     }
 }
 
+/// Fails if something else than a regular file has the name of one of RocksDB's files. RocksDB
+/// would follow symlinks, and wait for pipes.
+pub fn check_files_are_regular(path: &Path) -> Result<(), EngineError> {
+    let cannot = |call, path: &Path, error| EngineError::Io(format!("cannot {call} {}: {error}", shown(path)));
+    for entry in fs::read_dir(path).map_err(|error| cannot("list", path, error))? {
+        let entry = entry.map_err(|error| cannot("list", path, error))?;
+        let file = entry.path();
+        if has_rocksdb_name(&file) {
+            entry.file_type().and_then(check_regular).map_err(|error| cannot("open", &file, error))?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether this is a regular file with a name that RocksDB uses.
 pub fn is_rocksdb_file(file: &Path) -> bool {
+    has_rocksdb_name(file) && file.symlink_metadata().is_ok_and(|found| found.is_file())
+}
+
+fn has_rocksdb_name(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let numbered = |(before, after): (&str, &str)| match before {
         "MANIFEST" | "OPTIONS" => is_number(after.strip_suffix(".dbtmp").unwrap_or(after)),
         _ => is_number(before) && matches!(after, "log" | "sst" | "blob" | "dbtmp"),
     };
-    let is_file = file.symlink_metadata().is_ok_and(|found| found.is_file());
-    is_file
-        && (matches!(name, CURRENT | "LOCK" | "IDENTITY" | "LOG")
-            || name.strip_prefix("LOG.old.").is_some_and(is_number)
-            || name.split_once(['-', '.']).is_some_and(numbered))
+    matches!(name, CURRENT | "LOCK" | "IDENTITY" | "LOG")
+        || name.strip_prefix("LOG.old.").is_some_and(is_number)
+        || name.split_once(['-', '.']).is_some_and(numbered)
 }
 
 #[cfg(test)]

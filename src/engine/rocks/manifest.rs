@@ -18,11 +18,13 @@
 //! before the checksum is verified: RocksDB reads the record again and again. The store recycles no
 //! files, so such a record is damage. [`reject_recycled_record`] returns an error for it.
 
-use std::fs::{self, File, OpenOptions};
+#[cfg(test)]
+use std::fs::File;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use crate::disk::shown;
+use crate::disk::{open_own, open_own_to_change, shown};
 use crate::engine::EngineError;
 
 const MANIFEST_BLOCK_BYTES: usize = 32 << 10;
@@ -46,12 +48,12 @@ pub struct RecordLocation {
 pub fn find_torn_record(directory: &Path) -> Result<Option<RecordLocation>, EngineError> {
     let find = || {
         // A missing `CURRENT` or manifest is left to RocksDB, whose own error is better.
-        let named = fs::read_to_string(directory.join("CURRENT")).unwrap_or_default();
+        let named = open_own(&directory.join("CURRENT")).and_then(io::read_to_string).unwrap_or_default();
         let file = directory.join(named.trim_end());
         if !is_manifest(&file) {
             return Ok(None);
         }
-        let found = find_torn_record_in(&mut File::open(&file)?)?;
+        let found = find_torn_record_in(&mut open_own(&file)?)?;
         Ok(found.map(|offset| RecordLocation { file, offset }))
     };
     find().map_err(|error| cannot_read(directory, &error))
@@ -60,7 +62,7 @@ pub fn find_torn_record(directory: &Path) -> Result<Option<RecordLocation>, Engi
 /// Removes the record and all that follows it, durably.
 pub fn truncate(record: &RecordLocation) -> Result<(), EngineError> {
     let set_length = || {
-        let file = OpenOptions::new().write(true).open(&record.file)?;
+        let file = open_own_to_change(&record.file, &mut OpenOptions::new())?;
         file.set_len(record.offset)?;
         file.sync_all()
     };
@@ -97,7 +99,7 @@ pub fn find_recycled_record(directory: &Path) -> io::Result<Option<RecordLocatio
     for entry in fs::read_dir(directory)? {
         let file = entry?.path();
         if is_manifest(&file)
-            && let Some(offset) = find_recycled_record_in(&mut File::open(&file)?)?
+            && let Some(offset) = find_recycled_record_in(&mut open_own(&file)?)?
         {
             return Ok(Some(RecordLocation { file, offset }));
         }

@@ -21,6 +21,7 @@ mod errors;
 pub(super) mod file_names;
 mod free_space;
 pub(super) mod manifest;
+mod memory_limit;
 mod merge_tables;
 mod options;
 pub(super) mod repair;
@@ -42,6 +43,7 @@ use self_cell::self_cell;
 pub use self::batch::RocksBatch;
 use self::column_families::ColumnFamilies;
 use self::errors::{corruption_message, engine_error, open_error};
+use self::file_names::check_files_are_regular;
 pub use self::options::RocksOptions;
 use self::options::{check_threads, column_family_descriptors, column_family_name, options};
 use super::storage::{CellReader, Column, Storage};
@@ -141,6 +143,7 @@ impl RocksStorage {
         marker: StoreLock,
     ) -> Result<Self, EngineError> {
         let path = directory.path();
+        check_files_are_regular(path)?;
         manifest::reject_recycled_record(path)?;
         check_threads()?;
         let auto_compactions = free_space::has_room_at_opening(path);
@@ -161,6 +164,7 @@ impl RocksStorage {
         marker: Option<StoreLock>,
     ) -> Result<Self, EngineError> {
         let path = directory.path();
+        check_files_are_regular(path)?;
         manifest::reject_torn_record(path)?;
         manifest::reject_recycled_record(path)?;
         check_threads()?;

@@ -2,6 +2,7 @@
 
 use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, Options};
 
+use super::memory_limit::{check_memory_left, note_opening};
 use crate::engine::storage::Column;
 use crate::engine::{Compression, EngineError};
 use crate::option_ranges;
@@ -52,9 +53,12 @@ pub struct RocksOptions {
 }
 
 impl RocksOptions {
-    /// Rejects options with which RocksDB would abort the process.
-    pub fn check(self) -> Result<(), EngineError> {
+    /// Rejects options with which RocksDB would abort the process. The store's own memtables take
+    /// `memtable_bytes`.
+    pub fn check(self, memtable_bytes: usize) -> Result<(), EngineError> {
         option_ranges::BLOCK_CACHE_BYTES.check(self.block_cache_bytes as u128)?;
+        let buffers = [self.block_cache_bytes, self.write_buffer_bytes, memtable_bytes];
+        check_memory_left(buffers.into_iter().fold(0, |sum, bytes| sum.saturating_add(bytes as u64)))?;
         if can_map_cache(self.block_cache_bytes) {
             return Ok(());
         }
@@ -81,6 +85,7 @@ pub fn check_threads() -> Result<(), EngineError> {
     drop(keep);
     let threads = started.map_err(|error| EngineError::Io(format!("cannot start a thread: {error}")))?;
     threads.into_iter().for_each(|thread| _ = thread.join());
+    note_opening();
     Ok(())
 }
 

@@ -12,13 +12,15 @@ use crate::store::keyspace::Keyspace;
 use crate::store::options::TxnOptions;
 use crate::store::read::snapshot::Snapshot;
 use crate::store::txn::Txn;
+use crate::store::txn::space::check_space_for_names;
 
 impl Store {
     /// Opens a keyspace, and creates it if it does not exist.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the name is empty, longer than
-    /// [`MAX_KEYSPACE_NAME_BYTES`](crate::MAX_KEYSPACE_NAME_BYTES) or contains control characters,
+    /// [`MAX_KEYSPACE_NAME_BYTES`](crate::MAX_KEYSPACE_NAME_BYTES) or contains control characters;
+    /// [`ErrorKind::Io`] if it would be created, and the disk was full when the store was opened;
     /// and those of [`Txn::commit`].
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         check_name(name)?;
@@ -31,6 +33,7 @@ impl Store {
             }
         }
         self.inner.check_writable()?;
+        check_space_for_names(self.inner.engine.space_left())?;
         let catalog = self.inner.catalog.keyspace();
         let id = self.transact(|txn| {
             if let Some(id) = txn.get(&catalog, name_key(name).as_bytes())? {
@@ -78,11 +81,13 @@ impl Store {
     ///
     /// # Errors
     /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] if a keyspace of the new
-    /// name exists or the new name is invalid ([`Store::keyspace`]), and those of [`Txn::commit`].
+    /// name exists or the new name is invalid, [`ErrorKind::Io`] as for [`Store::keyspace`], and
+    /// those of [`Txn::commit`].
     pub fn rename_keyspace(&self, name: &str, to: &str) -> Result<Keyspace> {
         check_name(to)?;
         self.inner.check_open()?;
         self.inner.check_writable()?;
+        check_space_for_names(self.inner.engine.space_left())?;
         let catalog = self.inner.catalog.keyspace();
         let id = self.transact(|txn| {
             let listed = txn.get_for_update(&catalog, name_key(name))?;

@@ -10,7 +10,7 @@ pub(in crate::store) mod outcome;
 mod read;
 pub(in crate::store) mod restart;
 pub(in crate::store) mod retry;
-mod space;
+pub(in crate::store) mod space;
 
 use std::fmt;
 use std::sync::Arc;

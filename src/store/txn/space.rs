@@ -1,9 +1,19 @@
 //! What can be written on a full disk.
 
 use crate::engine::SpaceLeft;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::row::{Mutation, RowKey};
 use crate::store::catalog::entries::{CATALOG_ID, LOCK_PREFIX};
+
+/// Rejects a new name of a keyspace for which a full disk has no space: rows could not follow.
+pub fn check_space_for_names(left: SpaceLeft) -> Result<()> {
+    match left {
+        SpaceLeft::Enough => Ok(()),
+        SpaceLeft::ForDeletions | SpaceLeft::ForDrops => Err(refused(
+            "no keyspace can be created or renamed until 3 MiB are free: delete rows, truncate or drop keyspaces",
+        )),
+    }
+}
 
 /// Rejects a write for which a full disk has no space.
 pub(super) fn check_space(left: SpaceLeft, row: &RowKey, mutation: &Mutation) -> Result<()> {
@@ -11,7 +21,7 @@ pub(super) fn check_space(left: SpaceLeft, row: &RowKey, mutation: &Mutation) ->
     let is_catalog = row.keyspace_id() == CATALOG_ID;
     let is_put = matches!(mutation, Mutation::Put(_));
     let is_lease = is_catalog && row.user_key().starts_with(LOCK_PREFIX.as_bytes());
-    let refused = match left {
+    let what = match left {
         SpaceLeft::ForDeletions if is_put && !is_catalog => {
             "nothing can be put until 3 MiB are free: delete rows, truncate or drop keyspaces"
         }
@@ -20,6 +30,9 @@ pub(super) fn check_space(left: SpaceLeft, row: &RowKey, mutation: &Mutation) ->
         }
         _ => return Ok(()),
     };
-    let text = format!("the disk was full when the store was opened: {refused}, or free space on the disk");
-    Err(ErrorKind::Io(text).into())
+    Err(refused(what))
+}
+
+fn refused(what: &str) -> Error {
+    ErrorKind::Io(format!("the disk was full when the store was opened: {what}, or free space on the disk")).into()
 }

@@ -33,9 +33,10 @@ const REPLACED: [(&str, &str); 5] = [
 /// A sentence with one of these is advice to call a function of the library.
 const LIBRARY_NAMES: [&str; 3] = ["Builder::", "Store::", "OnExisting::"];
 
-const DISK_FULL: &str = "No space left on device";
+const DISK_FULL: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
 /// In the library's own advice about a full disk, which is that of the store.
-const STORE_DISK_FULL: &str = "free at least";
+const STORE_DISK_FULL: [&str; 2] = ["free at least", "free space within the quota"];
+const FREE_SPACE: &str = "the disk, or the user's part of it, is full: free some space first";
 const REMOVED_DIRECTORY: &str = "the current directory was removed";
 const NO_RIGHT: &str = "the user of this process must be allowed to";
 
@@ -74,10 +75,11 @@ pub fn with_remedy(message: &str) -> String {
     let says = |text: &str| message.contains(text);
     let remedy = if says("No such file or directory") && !says(REMOVED_DIRECTORY) && std::env::current_dir().is_err() {
         "the current directory was removed, and relative paths lead nowhere: change to another directory (cd)"
-    } else if says(DISK_FULL) && (says(STORE_DISK_FULL) || says("the disk is full")) {
-        return message.to_owned();
-    } else if says(DISK_FULL) {
-        "the disk is full: free some space first"
+    } else if DISK_FULL.into_iter().any(says) {
+        if STORE_DISK_FULL.into_iter().any(says) || says(FREE_SPACE) {
+            return message.to_owned();
+        }
+        FREE_SPACE
     } else if says("Read-only file system") && !says("file system writable") {
         "make the file system writable, or name a path on another one"
     } else if says("Is a directory") && !says("name a file") {
@@ -180,6 +182,7 @@ mod tests {
         for refusal in [
             "Too many open files",
             "No space left on device",
+            "Disk quota exceeded",
             "Permission denied",
             "Read-only file system",
             "File too large",

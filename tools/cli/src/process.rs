@@ -1,7 +1,9 @@
 //! Other processes: which of them has a store open, and whether it runs.
 //!
 //! The lock of a store's marker says that a process has the store open, not which one. Linux lists
-//! the locks of all processes in `/proc/locks`, by device and inode. There a process of another
+//! the locks of all processes in `/proc/locks`, by device and inode. The marker has another name
+//! while the store is created, and RocksDB has a lock of its own, which also names the process
+//! beneath which the marker was replaced. In that list a process of another
 //! container has no id, and on some file systems the device is not that of the file. A process is
 //! named only if the device is the same, or if the process is seen to have the file open.
 
@@ -20,6 +22,14 @@ use crate::quoting::shell_quoted;
 /// A published status may be this much older than its interval: the background worker has other
 /// work, and rounds of half a second.
 const LATE_AFTER: Duration = Duration::from_secs(3);
+
+/// The files that a process locks while it has a store open, and the kind of the lock. The
+/// unfinished name comes first, because the file is renamed from it to the other one.
+const LOCKED_FILES: [(&str, &str); 3] = [("PERCOLITE.new", "FLOCK"), ("PERCOLITE", "FLOCK"), ("tables/LOCK", "POSIX")];
+
+/// Said of the holder if no process has the lock.
+const NOT_SEEN: &str =
+    "; which process had it open cannot be seen from here, or it has closed the store meanwhile: try again";
 
 /// A process that has a store open.
 struct Holder {
@@ -41,7 +51,7 @@ enum State {
 pub fn busy_note(dir: &Path) -> String {
     let holders = holders(dir);
     let what = match holders.as_slice() {
-        [] => return "; which process has it open cannot be seen from here".into(),
+        [] => return NOT_SEEN.into(),
         [holder] if holder.is_writer => format!("{} has it open", describe(holder.pid, dir)),
         [holder] => format!("{} has it open read-only", describe(holder.pid, dir)),
         some => {
@@ -131,28 +141,29 @@ fn state(pid: u32) -> State {
     }
 }
 
-/// The processes that have the marker locked, as far as they can be seen.
+/// The processes that have the store locked, as far as they can be seen.
 fn holders(dir: &Path) -> Vec<Holder> {
-    let Ok(marker) = fs::metadata(dir.join("PERCOLITE")) else { return Vec::new() };
+    let found = LOCKED_FILES.iter().filter_map(|(name, kind)| Some((fs::metadata(dir.join(name)).ok()?, *kind)));
+    let files: Vec<(Metadata, &str)> = found.collect();
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let mut holders: Vec<Holder> = locks.lines().filter_map(|line| holder(line, &marker)).collect();
-    holders.sort_by_key(|holder| holder.pid);
+    let lines = locks.lines().flat_map(|line| files.iter().filter_map(move |(file, kind)| holder(line, file, kind)));
+    let mut holders: Vec<Holder> = lines.filter(|holder| holder.pid != std::process::id()).collect();
+    holders.sort_by_key(|holder| (holder.pid, !holder.is_writer));
     holders.dedup_by_key(|holder| holder.pid);
     holders
 }
 
 /// The holder in a line of `/proc/locks`, such as `1: FLOCK  ADVISORY  WRITE 2087 fe:00:131 0 EOF`;
 /// `None` if it has another file, or if the line is of a lock that is waited for.
-fn holder(line: &str, marker: &Metadata) -> Option<Holder> {
+fn holder(line: &str, file: &Metadata, kind: &str) -> Option<Holder> {
     let mut words = line.split_whitespace().skip(1);
-    let kind = words.next().filter(|kind| *kind == "FLOCK");
+    let kind = words.next().filter(|found| *found == kind);
     kind.and_then(|_| words.next())?;
     let is_writer = words.next()? == "WRITE";
     let pid = words.next()?.parse().ok().filter(|pid| *pid > 0)?;
     let (device, inode) = words.next()?.rsplit_once(':')?;
-    let is_same_device = device == format!("{:02x}:{:02x}", major(marker.dev()), minor(marker.dev()));
-    (inode.parse() == Ok(marker.ino()) && (is_same_device || has_open(pid, marker)))
-        .then_some(Holder { pid, is_writer })
+    let is_same_device = device == format!("{:02x}:{:02x}", major(file.dev()), minor(file.dev()));
+    (inode.parse() == Ok(file.ino()) && (is_same_device || has_open(pid, file))).then_some(Holder { pid, is_writer })
 }
 
 fn has_open(pid: u32, file: &Metadata) -> bool {

@@ -1,4 +1,4 @@
-//! Few descriptors, and a umask that makes directories without rights.
+//! Few descriptors, little memory, and a umask that makes directories without rights.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,6 +27,34 @@ fn descriptors_that_run_out_are_never_taken_for_damage() {
             }
         }
         assert!(refused > 5, "{line}: {refused} limits were too low");
+    }
+    sandbox.ok("verify shop");
+}
+
+/// Whatever the limit is, nothing hangs, and nothing ends without an error.
+#[test]
+fn little_address_space_is_an_error_that_names_the_limit() {
+    let sandbox = Sandbox::with_shop();
+    for environment in ["", "MALLOC_ARENA_MAX=1"] {
+        for line in ["put shop fruit a b", "get shop fruit apple", "stats shop", "verify shop"] {
+            let mut refused = 0;
+            for limit in (60_000..1_500_000).step_by(72_000) {
+                let script = format!("ulimit -v {limit}; export {environment} LIMITED=; timeout -k 1 60 $P {line}");
+                let ran = sandbox.in_shell(&script.replace("$P", env!("CARGO_BIN_EXE_percolite")));
+                let when = format!("{environment} {limit}: {line}: {:?}: {}", ran.code, ran.err);
+                match ran.code {
+                    Some(0) => {}
+                    Some(1) => {
+                        assert!(ran.err.contains(&format!("(ulimit -v, LimitAS) is {limit} KiB")), "{when}");
+                        refused += 1;
+                    }
+                    _ => panic!("{when}"),
+                }
+            }
+            // With one arena most of the limits are enough.
+            let expected = if environment.is_empty() { 12..20 } else { 3..9 };
+            assert!(expected.contains(&refused), "{environment}: {line}: {refused} limits were too low");
+        }
     }
     sandbox.ok("verify shop");
 }

@@ -76,6 +76,45 @@ fn locks_shown(sandbox: &Sandbox) -> [String; 4] {
     ["locks s", "locks s --tree", "locks s --json", "locks s --tree --json"].map(|line| sandbox.ok(line))
 }
 
+/// The marker has another name until a store is created.
+#[test]
+fn a_store_that_is_being_created_names_its_creator() {
+    let sandbox = Sandbox::new();
+    let mut refused = 0;
+    for number in 0..6 {
+        let line = format!("put --create new{number} rows k v");
+        let started: Vec<_> = (0..8).map(|_| sandbox.command(&line).spawn().unwrap()).collect();
+        let ids: Vec<u32> = started.iter().map(Child::id).collect();
+        for child in started {
+            let ended = child.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&ended.stderr);
+            match ended.status.code() {
+                Some(0) => {}
+                Some(4) => {
+                    refused += 1;
+                    let named = ids.iter().any(|id| text.contains(&format!("process {id} (percolite)")));
+                    // The holder may have ended before it is looked for.
+                    assert!(named || text.contains("it has closed the store meanwhile: try again"), "{text}");
+                }
+                code => panic!("{code:?}: {text}"),
+            }
+        }
+        sandbox.ok(&format!("get new{number} rows k"));
+    }
+    assert!(refused > 0, "no process came too late");
+}
+
+#[test]
+fn a_store_whose_marker_was_replaced_is_open_elsewhere() {
+    let sandbox = Sandbox::with_shop();
+    let store = Store::open(sandbox.path().join("shop")).unwrap();
+    sandbox.in_shell("cp shop/PERCOLITE copy; mv copy shop/PERCOLITE").succeeds();
+    let expected = format!("; process {} (", std::process::id());
+    sandbox.run("put shop fruit a b").fails(4, &expected);
+    drop(store);
+    sandbox.ok("put shop fruit a b");
+}
+
 #[test]
 fn expired_leases_and_conversions_do_not_count_as_unlisted() {
     let sandbox = Sandbox::new();

@@ -112,7 +112,7 @@ fn a_process_that_cannot_be_seen_is_not_named() {
     }
     let line = format!("{} get shop fruit apple", env!("CARGO_BIN_EXE_percolite"));
     let ran = Ran::of(&line, inside(&line).unwrap());
-    ran.fails(4, "; which process has it open cannot be seen from here");
+    ran.fails(4, "; which process had it open cannot be seen from here");
     drop(store);
 }
 
