@@ -154,8 +154,12 @@ pub enum LockAttempt {
 /// schedules the calling thread.
 pub type LockHook = Box<dyn Fn(LockAttempt) -> bool + Send + Sync>;
 
+/// A callback that runs work of an asynchronous call which may block, on another thread.
+pub type BlockingHook = Box<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
+
 static CRASH_HOOK: OnceLock<CrashHook> = OnceLock::new();
 static LOCK_HOOK: OnceLock<LockHook> = OnceLock::new();
+static BLOCKING_HOOK: OnceLock<BlockingHook> = OnceLock::new();
 
 /// Sets the callback of all crash points in this process; only the first call has an effect.
 pub fn set_crash_hook(hook: CrashHook) {
@@ -165,6 +169,20 @@ pub fn set_crash_hook(hook: CrashHook) {
 /// Sets the callback of all mutexes of stores in this process; only the first call has an effect.
 pub fn set_lock_hook(hook: LockHook) {
     let _ = LOCK_HOOK.set(hook);
+}
+
+/// Sets the callback for blocking work in this process; only the first call has an effect.
+pub fn set_blocking_hook(hook: BlockingHook) {
+    let _ = BLOCKING_HOOK.set(hook);
+}
+
+/// Without a callback the work runs on this thread.
+#[cfg(feature = "tokio")]
+pub(crate) fn run_blocking(work: Box<dyn FnOnce() + Send>) {
+    match BLOCKING_HOOK.get() {
+        Some(hook) => hook(work),
+        None => work(),
+    }
 }
 
 pub(crate) fn reach(point: CrashPoint) {

@@ -353,7 +353,7 @@ fn the_slow_log_separates_the_admission_wait() {
                 txn.put(&rows, "a", "1")
             })
         });
-        begun.recv().unwrap();
+        begun.recv_timeout(Duration::from_secs(30)).expect("the first call does not begin");
         store.transact_with(TxnOptions::with_label("waits"), |txn| txn.put(&rows, "b", "1")).unwrap();
     });
     let slow = store.slow_transactions();

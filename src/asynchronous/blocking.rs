@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::runtime::Handle;
 use tokio::task::JoinError;
+
+#[cfg(feature = "crashtest")]
+pub(super) use scheduled::{JoinHandle, spawn_blocking};
+#[cfg(not(feature = "crashtest"))]
+pub(super) use tokio::task::JoinHandle;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
@@ -12,17 +16,16 @@ use crate::sync::Mutex;
 /// has started, the work is dropped with all that it owns. Work that has started runs to its end.
 /// A panic of the work is resumed in the caller.
 pub(super) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let runtime = current_runtime()?;
     let offered = Arc::new(Mutex::new(Some(work)));
     let taken = Arc::clone(&offered);
     // If this future is dropped before the work has started, the work is dropped here. Aborting the
     // task instead would keep what the work owns, for example a permit, in the runtime's queue
     // until one of its threads is free.
     let _taken_back_if_dropped = CancelOnDrop(offered);
-    let task = runtime.spawn_blocking(move || {
+    let task = spawn_blocking(move || {
         let work = taken.lock().take();
         work.map(|work| work())
-    });
+    })?;
     join_result(task.await)?.ok_or_else(runtime_shut_down)
 }
 
@@ -37,9 +40,54 @@ impl<W> Drop for CancelOnDrop<W> {
     }
 }
 
-/// The runtime that polls the caller.
-pub(super) fn current_runtime() -> Result<Handle> {
-    Handle::try_current().map_err(|_| Error::invalid("AsyncStore requires a tokio runtime"))
+/// Starts work on one of the blocking threads of the runtime that polls the caller.
+#[cfg(not(feature = "crashtest"))]
+pub(super) fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
+    let runtime = tokio::runtime::Handle::try_current();
+    let runtime = runtime.map_err(|_| Error::invalid("AsyncStore requires a tokio runtime"))?;
+    Ok(runtime.spawn_blocking(work))
+}
+
+/// In crash tests the harness's scheduler runs the work in place of tokio, so that a seed, or a
+/// choice, decides when.
+#[cfg(feature = "crashtest")]
+mod scheduled {
+    use std::pin::{Pin, pin};
+    use std::sync::Arc;
+    use std::task::{Context, Poll, ready};
+
+    use tokio::task::JoinError;
+
+    use crate::error::Result;
+    use crate::sync::Mutex;
+    use crate::waiter::Waiter;
+
+    pub struct JoinHandle<T> {
+        answer: Arc<Mutex<Option<T>>>,
+        ended: Arc<Waiter>,
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "as with tokio")]
+    pub fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
+        let (answer, ended) = (Arc::new(Mutex::new(None)), Waiter::of_task());
+        let task = JoinHandle { answer: Arc::clone(&answer), ended: Arc::clone(&ended) };
+        crate::crashtest::run_blocking(Box::new(move || {
+            let found = work();
+            *answer.lock() = Some(found);
+            ended.notify();
+        }));
+        Ok(task)
+    }
+
+    impl<T> Future for JoinHandle<T> {
+        type Output = std::result::Result<T, JoinError>;
+
+        fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+            ready!(pin!(self.ended.notified()).poll(context));
+            let answer = self.answer.lock().take();
+            answer.map_or(Poll::Pending, |answer| Poll::Ready(Ok(answer)))
+        }
+    }
 }
 
 /// The result of a task that `spawn_blocking` has started. A panic of the task is resumed here. A

@@ -211,6 +211,7 @@ impl AsyncLockGuard {
                 return;
             }
             let left = self.guard.until_it_may_be_lost();
+            yield_point!();
             notified_timeout(&waiter, Some(left).filter(|left| *left < Duration::MAX)).await;
         }
     }

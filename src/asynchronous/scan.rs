@@ -6,9 +6,8 @@ use std::task::{Context, Poll};
 use std::vec::IntoIter;
 
 use futures_core::Stream;
-use tokio::task::JoinHandle;
 
-use super::blocking::{current_runtime, join_result};
+use super::blocking::{JoinHandle, join_result, spawn_blocking};
 use crate::error::Result;
 use crate::store::{Row, Scan, Store};
 
@@ -98,7 +97,7 @@ impl AsyncScan {
             let page = scan.next_page(backwards, keys_only)?;
             Ok(if page.is_empty() { (page, None) } else { (page, Some(scan)) })
         };
-        Ok(State::Reading(current_runtime()?.spawn_blocking(read)))
+        Ok(State::Reading(spawn_blocking(read)?))
     }
 }
 

@@ -185,6 +185,11 @@ impl SimMachine {
         self.disk.handle().list().map_err(|error| EngineError::Io(error.to_string()))
     }
 
+    /// The number of durable log frames that the sync record does not cover.
+    pub fn unrecorded_frames(&self) -> u64 {
+        self.state.lock().log.as_ref().map_or(0, WalHandle::unrecorded_frames)
+    }
+
     /// The number of log frames that crashes have lost, counted at each opening.
     pub fn lost_frames(&self) -> u64 {
         self.state.lock().lost_frames

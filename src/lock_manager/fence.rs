@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 
 use super::grant::Grant;
 use super::info::LockLost;
-use super::info::LockLostReason;
 use super::request::RequestHandle;
 use crate::timestamp::Timestamp;
 
@@ -109,7 +108,7 @@ impl InFlightFences {
     /// a grant could end in between.
     pub fn first_lost(&self) -> Option<LockLost> {
         let lost = self.0.find(Grant::has_ended)?;
-        Some(lost.lost_error(lost.end_reason().unwrap_or(LockLostReason::Closed)))
+        Some(lost.lost_error(lost.end_reason()))
     }
 
     /// Whether the next holder of one of the locks may see the commit before it is durable.

@@ -149,6 +149,7 @@ impl Grant {
         // The reason is set before `ENDED_BIT`, so that a thread that sees the bit finds the
         // reason.
         let first = self.end_reason.set(reason).is_ok();
+        yield_point!();
         self.state.fetch_or(ENDED_BIT, Ordering::SeqCst);
         first
     }
@@ -162,8 +163,12 @@ impl Grant {
         &self.state
     }
 
-    pub(super) fn end_reason(&self) -> Option<LockLostReason> {
-        self.end_reason.get().copied()
+    /// Why the grant has ended, which it must have.
+    pub(super) fn end_reason(&self) -> LockLostReason {
+        let Some(reason) = self.end_reason.get() else {
+            unreachable!("invariant: a grant that has ended has a reason")
+        };
+        *reason
     }
 
     /// Records a fenced commit that the next conflicting grant must find durable.
@@ -255,7 +260,7 @@ impl Grant {
     /// Why the grant has ended; `None` while it is valid by the clock of this process.
     pub fn end_reason_at(&self, now: Duration) -> Option<LockLostReason> {
         if self.has_ended() {
-            return Some(self.end_reason.get().copied().unwrap_or(LockLostReason::Closed));
+            return Some(self.end_reason());
         }
         self.is_lease_expired(now).then_some(LockLostReason::Expired)
     }

@@ -152,6 +152,12 @@ impl<D: Disk> WalHandle<D> {
         file.replace(record).map_err(|error| shared.record_failure(error))
     }
 
+    /// The number of durable frames that the sync record does not cover.
+    #[cfg(feature = "crashtest")]
+    pub fn unrecorded_frames(&self) -> u64 {
+        self.durable_sequence().saturating_sub(self.shared.sync_record.lock().sequence())
+    }
+
     /// Removes each segment that has no frames above the flushed sequence and is older than the
     /// newest segment with a durable header. That newest segment stays, because without it a power
     /// cut could leave no header at all. Returns how many segments were removed. The tables must

@@ -105,4 +105,10 @@ impl<F: DiskFile> SyncRecordFile<F> {
     pub fn segment(&self) -> u64 {
         self.written.map_or(0, |record| record.segment)
     }
+
+    /// The sequence that the record written last names; 0 if none was written.
+    #[cfg(feature = "crashtest")]
+    pub fn sequence(&self) -> u64 {
+        self.written.map_or(0, |record| record.sequence)
+    }
 }

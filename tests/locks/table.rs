@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use percolite::{LockEntry, LockMode, LockOptions, LockState, LockWaitPolicy, Store};
 
-use crate::support::{NO_REQUESTS, asks, entries, until, within_limit};
+use crate::support::{LIMIT, NO_REQUESTS, asks, entries, until, within_limit};
 
 const NAME: &str = "name";
 
@@ -120,7 +120,7 @@ fn threads_with_one_name_form_no_wait_cycle() {
         let _ = is_done.recv();
         drop(guard);
     }));
-    is_taken.recv().expect("the thread ended without the lock");
+    is_taken.recv_timeout(LIMIT).expect("the thread does not get the lock");
     let waiting = store.clone();
     let waiter = named(Box::new(move || drop(waiting.lock(NAME).unwrap())));
     until("the wait", || store.lock_table().unwrap().waiting == 1);

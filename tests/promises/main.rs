@@ -17,6 +17,8 @@ mod keyspace_stats;
 #[cfg(feature = "rocks")]
 mod lost_logs;
 #[cfg(feature = "rocks")]
+mod older_copies;
+#[cfg(feature = "rocks")]
 mod opening;
 mod operations;
 #[path = "../support/orphans.rs"]

@@ -14,6 +14,9 @@ use percolite::{CommitProtocol, Durability, Keyspace, Store, Txn, TxnOptions, Tx
 use crate::common::{Run, wait_until};
 use crate::support::Home;
 
+/// A thread reaches the place where it is to be paused within this time.
+const REACHED_WITHIN: Duration = Duration::from_secs(60);
+
 /// A place in the store's code where a thread can be paused, because the code calls the runtime or
 /// the engine there.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,7 +83,7 @@ impl PausingEnv {
             *own.pause.lock().unwrap() = Some(PausePoint { thread: current().id(), place, times, reached, go: goes });
             work()
         });
-        reaches.recv().expect("the thread has ended without reaching the place");
+        reaches.recv_timeout(REACHED_WITHIN).expect("the thread does not reach the place");
         PausedThread { thread, go }
     }
 }

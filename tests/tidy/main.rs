@@ -208,6 +208,23 @@ fn the_handle_of_a_store_has_only_public_calls() {
     check("an `impl Store` has only public calls", &broken, &["src/store/handle.rs"]);
 }
 
+/// A test that hangs does not say what did not happen.
+#[test]
+fn awaited_messages_have_a_limit() {
+    let mut broken = Vec::new();
+    for source in sources(&["tests", "tools"], ".rs") {
+        for (line, number) in source.text.lines().zip(1..) {
+            let awaits = [".recv()", ".recv().await"]
+                .iter()
+                .any(|call| [".unwrap()", ".expect("].iter().any(|end| line.contains(&format!("{call}{end}"))));
+            if awaits {
+                broken.push((source.path.clone(), format!(":{number}: {}", line.trim())));
+            }
+        }
+    }
+    check("a test awaits a message with `recv_timeout`, and a sentence", &broken, &[]);
+}
+
 #[test]
 fn the_expected_rocksdb_is_the_bundled_one() {
     for lock_file in sources(&["Cargo.lock", "tools/compare/Cargo.lock", "tools/outside/Cargo.lock"], "Cargo.lock") {

@@ -80,6 +80,7 @@ pub fn run_once<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>,
             path.record_needed.store(false, Ordering::Release);
         }
         path.wal.write_sync_record(is_idle).map_err(|error| shared.record_failure(wal_error(error)))?;
+        yield_point!();
         Ok(match (is_needed, is_idle) {
             (false, _) => Poll::Park,
             (true, false) => Poll::AfterIdle,

@@ -1,5 +1,5 @@
-//! Every interleaving of two threads in a few situations where two atomics, or two locks, are used
-//! one after the other.
+//! Every interleaving of a few threads or tasks in situations where two atomics, or two locks, are
+//! used one after the other.
 //!
 //! A seed of [`sim`](crate::sim) rarely switches threads at just the one place where such a pair
 //! matters. Here each situation is run once for every place at which a thread may be replaced: at
@@ -8,6 +8,8 @@
 //! continue, which is no switch.
 
 mod situations;
+mod storage;
+mod tasks;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -51,7 +53,6 @@ struct World {
     engine: Arc<LocalEngine<SimMachineStorage>>,
     store: Store,
     rows: Keyspace,
-    threads: Mutex<Vec<usize>>,
     found: Arc<Mutex<Option<Violation>>>,
     kept: Mutex<Vec<Box<dyn Any>>>,
 }
@@ -62,8 +63,8 @@ impl World {
         let machine = SimMachine::new();
         let (store, engine) = open(&scheduler, &machine, memtable_bytes)?;
         let rows = store.keyspace("rows").and_then(|rows| store.sync().map(|()| rows)).map_err(harness)?;
-        let (threads, found, kept) = (Mutex::default(), Arc::default(), Mutex::default());
-        Ok(Self { scheduler, machine, engine, store, rows, threads, found, kept })
+        let (found, kept) = (Arc::default(), Mutex::default());
+        Ok(Self { scheduler, machine, engine, store, rows, found, kept })
     }
 
     /// Starts one of the situation's threads.
@@ -74,15 +75,14 @@ impl World {
                 found.lock().get_or_insert(violation);
             }
         };
-        match self.scheduler.spawn_explored(name, Box::new(work)) {
-            Ok(thread) => self.threads.lock().push(thread),
-            Err(error) => _ = self.found.lock().get_or_insert(harness(error)),
+        if let Err(error) = self.scheduler.spawn_explored(name, Box::new(work)) {
+            self.found.lock().get_or_insert(harness(error));
         }
     }
 
-    /// Waits for the threads.
+    /// Waits for the threads, and for those that blocking work of tasks has started.
     fn join(&self) -> Result<(), Violation> {
-        for thread in std::mem::take(&mut *self.threads.lock()) {
+        for thread in (0..).map_while(|nth| self.scheduler.explored_thread(nth)) {
             self.scheduler.join(thread);
         }
         if let Some(what) = self.scheduler.deadlock() {

@@ -3,21 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use percolite::engine::storage::{Batch as _, CellReader, Column, Storage};
-use percolite::engine::{EngineError, RowRange};
-use percolite::{CancelToken, Durability, ErrorKind, LockOptions, LockWaitPolicy, TxnOptions};
+use percolite::{CancelToken, Durability, ErrorKind, LockLostReason, LockOptions, LockWaitPolicy, TxnOptions};
 
-use super::{Situation, World, harness, open};
+use super::{Situation, World, harness, open, storage, tasks};
 use crate::violation::Violation;
 
 /// The longest wait for an event. It is virtual time.
-const WAIT_MAX: Duration = Duration::from_secs(100);
+pub const WAIT_MAX: Duration = Duration::from_secs(100);
 /// An event that has happened must end its wait within this time.
 const LATE: Duration = Duration::from_secs(10);
 /// No memtable is switched.
-const ONE_MEMTABLE: usize = 1 << 20;
+pub const ONE_MEMTABLE: usize = 1 << 20;
+/// More rows than the conflict set has one by one.
+const MANY: u32 = 6;
 /// A memtable is switched after a commit or two.
-const SMALL_MEMTABLE: usize = 300;
+pub const SMALL_MEMTABLE: usize = 300;
 
 pub const SITUATIONS: &[Situation] = &[
     Situation { name: "cancel-beside-wait", memtable_bytes: ONE_MEMTABLE, run: cancel_beside_wait },
@@ -25,20 +25,35 @@ pub const SITUATIONS: &[Situation] = &[
     Situation { name: "release-beside-wait", memtable_bytes: ONE_MEMTABLE, run: release_beside_wait },
     Situation { name: "takeover-beside-fenced", memtable_bytes: ONE_MEMTABLE, run: takeover_beside_fenced },
     Situation { name: "increments", memtable_bytes: ONE_MEMTABLE, run: increments },
+    Situation { name: "lock-beside-write", memtable_bytes: ONE_MEMTABLE, run: lock_beside_write },
     Situation { name: "close-beside-commit", memtable_bytes: ONE_MEMTABLE, run: close_beside_commit },
-    Situation { name: "snapshot-beside-write", memtable_bytes: ONE_MEMTABLE, run: snapshot_beside_write },
-    Situation { name: "copy-beside-flush", memtable_bytes: SMALL_MEMTABLE, run: copy_beside_flush },
+    Situation { name: "close-beside-detach", memtable_bytes: ONE_MEMTABLE, run: close_beside_detach },
+    Situation { name: "snapshot-beside-write", memtable_bytes: ONE_MEMTABLE, run: storage::snapshot_beside_write },
+    Situation { name: "copy-beside-flush", memtable_bytes: SMALL_MEMTABLE, run: storage::copy_beside_flush },
+    Situation {
+        name: "copy-beside-failing-flush",
+        memtable_bytes: SMALL_MEMTABLE,
+        run: storage::copy_beside_failing_flush,
+    },
+    Situation { name: "long-values", memtable_bytes: ONE_MEMTABLE, run: storage::long_values },
+    Situation { name: "record-beside-sync", memtable_bytes: ONE_MEMTABLE, run: storage::record_beside_sync },
+    Situation { name: "force-beside-lease", memtable_bytes: ONE_MEMTABLE, run: force_beside_lease },
+    Situation { name: "drop-beside-release", memtable_bytes: ONE_MEMTABLE, run: tasks::drop_beside_release },
+    Situation { name: "cancel-beside-grant", memtable_bytes: ONE_MEMTABLE, run: tasks::cancel_beside_grant },
+    Situation { name: "upgrade-dropped", memtable_bytes: ONE_MEMTABLE, run: tasks::upgrade_dropped },
+    Situation { name: "loss-beside-task", memtable_bytes: ONE_MEMTABLE, run: tasks::loss_beside_task },
+    Situation { name: "transaction-dropped", memtable_bytes: ONE_MEMTABLE, run: tasks::transaction_dropped },
 ];
 
-fn buffered() -> TxnOptions {
+pub fn buffered() -> TxnOptions {
     TxnOptions::default().durability(Durability::Buffered)
 }
 
-fn durable() -> TxnOptions {
+pub fn durable() -> TxnOptions {
     TxnOptions::default().durability(Durability::Sync)
 }
 
-fn wait() -> LockOptions {
+pub fn wait() -> LockOptions {
     LockOptions::exclusive().wait(LockWaitPolicy::Timeout(WAIT_MAX))
 }
 
@@ -104,25 +119,39 @@ fn release_beside_wait(world: &World) -> Result<(), Violation> {
 /// A holder finds what was committed durably under the fence of the one before, and a power cut
 /// does not take it back.
 fn takeover_beside_fenced(world: &World) -> Result<(), Violation> {
-    let guard = world.store.lock("lock").map_err(harness)?;
+    let waiting = |options: LockOptions| options.wait(LockWaitPolicy::Timeout(WAIT_MAX));
+    // Each pair excludes each other.
+    let [first, next] = match world.scheduler.choose(4) {
+        0 => [LockOptions::exclusive(), LockOptions::exclusive()],
+        1 => [LockOptions::shared(), LockOptions::exclusive()],
+        2 => [LockOptions::semaphore(2), LockOptions::shared()],
+        _ => [LockOptions::semaphore(2), LockOptions::semaphore(3)],
+    }
+    .map(waiting);
+    let guard = world.store.lock_with("lock", first).map_err(harness)?;
     let (fence, token) = (guard.fence(), guard.token());
     world.keep(guard);
     let (store, rows) = (world.store.clone(), world.rows.clone());
     world.spawn("commits", move || {
         // Either answer is right, and the power cut may come before it.
-        let _ = store.begin_with(durable()).and_then(|mut txn| {
+        let committed = store.begin_with(durable()).and_then(|mut txn| {
             txn.fence(&fence)?;
             txn.put(&rows, "row", "1")?;
             txn.commit()
         });
-        Ok(())
+        match committed.as_ref().map_err(percolite::Error::kind) {
+            Err(ErrorKind::LockLost(lost)) if lost.reason != LockLostReason::Forced => {
+                Err(Violation::new("lock: unexpected error", format!("{lost:?}, and it was ended by force")))
+            }
+            _ => Ok(()),
+        }
     });
     let (store, rows, machine) = (world.store.clone(), world.rows.clone(), world.machine.clone());
     let seen = Arc::new(parking_lot::Mutex::new(false));
     let saw = Arc::clone(&seen);
     world.spawn("takes over", move || {
         store.force_unlock("lock", token).map_err(harness)?;
-        let held = store.lock_with("lock", wait()).map_err(harness)?;
+        let held = store.lock_with("lock", next).map_err(harness)?;
         let txn = store.begin_with(buffered()).map_err(harness)?;
         *saw.lock() = txn.get(&rows, "row").map_err(harness)?.is_some();
         machine.crash_with(&mut |_| 0);
@@ -132,6 +161,40 @@ fn takeover_beside_fenced(world: &World) -> Result<(), Violation> {
     world.join()?;
     if *seen.lock() && !has_row_after_recovery(world)? {
         return Err(Violation::new("lock: visibility", "a power cut took back what a holder of the lock had found"));
+    }
+    Ok(())
+}
+
+/// A lease that is ended by force while its row is being written does not come back with the next
+/// incarnation.
+fn force_beside_lease(world: &World) -> Result<(), Violation> {
+    let store = world.store.clone();
+    world.spawn("acquires", move || match store.lock_with("lock", wait().lease(WAIT_MAX)) {
+        Ok(guard) => {
+            // The lease outlasts its guard. If it has ended already, there is none to detach.
+            let _ = guard.detach();
+            Ok(())
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::LockLost(_)) => Ok(()),
+        Err(error) => Err(harness(error)),
+    });
+    let (store, was_forced) = (world.store.clone(), Arc::new(parking_lot::Mutex::new(false)));
+    let forced = Arc::clone(&was_forced);
+    world.spawn("ends", move || {
+        let holders = store.lock_holders("lock").map_err(harness)?;
+        for token in holders.into_iter().filter_map(|holder| holder.token) {
+            *forced.lock() |= store.force_unlock("lock", token).map_err(harness)?;
+        }
+        Ok(())
+    });
+    world.join()?;
+    world.machine.crash_with(&mut |_| 0);
+    let (store, _engine) = open(&world.scheduler, &world.machine, ONE_MEMTABLE)?;
+    if *was_forced.lock() && !store.is_free_lock("lock").map_err(harness)? {
+        return Err(Violation::new(
+            "lock: leases survive the process",
+            "a lease that was ended by force is held again",
+        ));
     }
     Ok(())
 }
@@ -170,12 +233,13 @@ fn increments(world: &World) -> Result<(), Violation> {
     Err(Violation::new("counter", format!("{committed} increments were committed, and {found} counted")))
 }
 
-/// What was acknowledged beside a close is there after a power cut.
+/// What was acknowledged beside a close is there after the close and a power cut, durable or not.
 fn close_beside_commit(world: &World) -> Result<(), Violation> {
+    let options = [durable(), buffered()][world.scheduler.choose(2)];
     let acknowledged = Arc::new(parking_lot::Mutex::new(false));
     let (store, rows, answer) = (world.store.clone(), world.rows.clone(), Arc::clone(&acknowledged));
     world.spawn("commits", move || {
-        let committed = store.begin_with(durable()).and_then(|mut txn| {
+        let committed = store.begin_with(options).and_then(|mut txn| {
             txn.put(&rows, "row", "1")?;
             txn.commit()
         });
@@ -192,68 +256,54 @@ fn close_beside_commit(world: &World) -> Result<(), Violation> {
     Ok(())
 }
 
-/// A snapshot that background work opens at any time shows what was written before it, and always
-/// the same. It is one of the storage, because those of transactions are opened between two writes.
-fn snapshot_beside_write(world: &World) -> Result<(), Violation> {
-    let write = |engine: &percolite::engine::local::LocalEngine<_>, value: &[u8]| {
-        let storage: &percolite::engine::machine::SimMachineStorage = engine.storage();
-        let mut batch = storage.new_batch(0);
-        batch.put(Column::Data, b"cell", value);
-        storage.write(batch).map_err(harness)
-    };
-    write(&world.engine, b"old")?;
-    let engine = Arc::clone(&world.engine);
-    world.spawn("writes", move || write(&engine, b"new"));
-    let (engine, scheduler) = (Arc::clone(&world.engine), Arc::clone(&world.scheduler));
-    world.spawn("reads", move || {
-        let snapshot = engine.storage().snapshot().map_err(harness)?;
-        let read = || snapshot.get(Column::Data, b"cell", <[u8]>::to_vec).map_err(harness);
-        let first = read()?;
-        scheduler.yield_point("second read");
-        let second = read()?;
-        let is_right = first == second && first.is_some();
-        let what = || format!("a snapshot shows {first:?} and then {second:?}");
-        if is_right { Ok(()) } else { Err(Violation::new("isolation", what())) }
-    });
-    world.join()
-}
-
-/// The tables do not change while a checkpoint copies them.
-fn copy_beside_flush(world: &World) -> Result<(), Violation> {
-    let (store, rows, engine) = (world.store.clone(), world.rows.clone(), Arc::clone(&world.engine));
-    world.spawn("flushes", move || {
-        for number in 0..3 {
-            let put = store.begin_with(buffered()).and_then(|mut txn| {
-                txn.put(&rows, number.to_string(), vec![b'x'; SMALL_MEMTABLE])?;
-                txn.commit()
-            });
-            put.map_err(harness)?;
-            engine.storage().run_background_once(&mut 0);
-        }
+/// A detached lease outlasts its store, also if the store closes meanwhile.
+fn close_beside_detach(world: &World) -> Result<(), Violation> {
+    let guard = world.store.lock_with("lock", wait().lease(WAIT_MAX)).map_err(harness)?;
+    let detached = Arc::new(parking_lot::Mutex::new(false));
+    let was_detached = Arc::clone(&detached);
+    world.spawn("detaches", move || {
+        *was_detached.lock() = guard.detach().is_ok();
         Ok(())
     });
-    let (engine, scheduler) = (Arc::clone(&world.engine), Arc::clone(&world.scheduler));
-    world.spawn("copies", move || {
-        let mut is_same = false;
-        let copied = engine.storage().with_flushed_tables(|tables, _| {
-            let before = cells(tables)?;
-            scheduler.yield_point("copy");
-            is_same = before == cells(tables)?;
-            Ok(())
-        });
-        copied.map_err(harness)?;
-        if is_same { Ok(()) } else { Err(Violation::new("atomic checkpoint", "a flush has changed the copied tables")) }
-    });
-    world.join()
+    let store = world.store.clone();
+    world.spawn("closes", move || store.close().map_err(harness));
+    world.join()?;
+    world.machine.crash_with(&mut |_| 0);
+    let (store, _engine) = open(&world.scheduler, &world.machine, ONE_MEMTABLE)?;
+    if *detached.lock() && store.is_free_lock("lock").map_err(harness)? {
+        return Err(Violation::new("lock: leases survive the process", "a detached lease is gone"));
+    }
+    Ok(())
 }
 
-fn cells(tables: &impl Storage) -> Result<Vec<[Vec<u8>; 2]>, EngineError> {
-    let (snapshot, mut found) = (tables.snapshot()?, Vec::new());
-    for column in Column::ALL {
-        snapshot.scan(column, &RowRange::all(), false, |key, value| {
-            found.push([key.to_vec(), value.to_vec()]);
-            true
-        })?;
+/// A commit of many rows that has only locked a row conflicts with a write of that row.
+fn lock_beside_write(world: &World) -> Result<(), Violation> {
+    let spans = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    for name in ["locks", "writes"] {
+        let (store, rows, spans) = (world.store.clone(), world.rows.clone(), Arc::clone(&spans));
+        world.spawn(name, move || {
+            let mut txn = store.begin_with(buffered()).map_err(harness)?;
+            if name == "locks" {
+                txn.get_for_update(&rows, "row").map_err(harness)?;
+                (0..MANY).try_for_each(|number| txn.put(&rows, number.to_string(), "1")).map_err(harness)?;
+            } else {
+                txn.put(&rows, "row", "1").map_err(harness)?;
+            }
+            let read_ts = txn.read_ts();
+            match txn.commit() {
+                Ok(commit) => spans.lock().push((read_ts, commit.commit_ts)),
+                Err(error) if error.is_retryable() => {}
+                Err(error) => return Err(harness(error)),
+            }
+            Ok(())
+        });
     }
-    Ok(found)
+    world.join()?;
+    match spans.lock()[..] {
+        [one, other] if one.0 < other.1 && other.0 < one.1 => Err(Violation::new(
+            "isolation",
+            "a row was locked by one transaction and written by another, both committed",
+        )),
+        _ => Ok(()),
+    }
 }

@@ -118,6 +118,17 @@ impl Scheduler {
         percolite::crashtest::set_lock_hook(Box::new(|attempt| {
             current().is_some_and(|(scheduler, own)| scheduler.before_lock(own, attempt))
         }));
+        percolite::crashtest::set_blocking_hook(Box::new(|work| match current() {
+            Some((scheduler, _)) => scheduler.run_blocking(work),
+            None => work(),
+        }));
+    }
+
+    fn run_blocking(self: &Arc<Self>, work: Box<dyn FnOnce() + Send>) {
+        if let Err(error) = self.spawn_explored("blocking", work) {
+            eprintln!("cannot start a thread: {error}");
+            std::process::abort();
+        }
     }
 
     /// Runs `action` once, when the trigger fires.
@@ -181,7 +192,7 @@ impl Scheduler {
     }
 
     /// The number of the calling thread.
-    fn own() -> ThreadId {
+    pub fn own() -> ThreadId {
         current().map_or(0, |(_, own)| own)
     }
 
@@ -278,6 +289,16 @@ impl Scheduler {
             exploration.threads.push(thread);
         }
         Ok(thread)
+    }
+
+    /// The n-th thread of [`Self::spawn_explored`] in this exploration.
+    pub fn explored_thread(&self, nth: usize) -> Option<ThreadId> {
+        self.state.lock().exploration.as_ref()?.threads.get(nth).copied()
+    }
+
+    /// Chooses one of some possibilities, all of which are explored.
+    pub fn choose(&self, possible: usize) -> usize {
+        self.state.lock().exploration.as_mut().map_or(0, |exploration| exploration.choices.choose(possible))
     }
 
     /// Ends the exploration; returns the choices that were made.
