@@ -2,7 +2,7 @@
 //!
 //! A relative time (`1h`) is counted back from the clock, or from the store's newest timestamp if
 //! that is ahead of the clock. So `0s` is always the newest state. The newest timestamp is ahead by
-//! up to three seconds after a process was killed, and by more after the clock was set back. While
+//! up to three seconds more after each kill of a process, and after the clock was set back. While
 //! it is ahead, commits get timestamps later than the clock. So an absolute time selects an earlier
 //! state than the clock suggests, and a note says so.
 //!

@@ -176,7 +176,7 @@ fn open_error(dir: &Path, err: Error) -> anyhow::Error {
             let accept = loss_fingerprint(what).map(|loss| {
                 format!(", or, without these commits: percolite accept-data-loss {} {loss}", shell_quoted(dir))
             });
-            Code::Corrupt.error(format!("{text}; it does not open; {ways}{}", accept.unwrap_or_default()))
+            Code::Corrupt.error(format!("{text}; the store does not open; {ways}{}", accept.unwrap_or_default()))
         }
         _ => err.into(),
     }

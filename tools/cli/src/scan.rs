@@ -35,7 +35,7 @@ Examples:
   percolite scan shop people --json --value-encoding json | jq .value.name
   percolite scan shop people --json --value-encoding json |
                        jq -c 'select((.value.born // 9999) < 1900)' |
-                       percolite load shop old --value-encoding json
+                       percolite load --create shop old --value-encoding json
 
 The rows are a consistent snapshot.
 

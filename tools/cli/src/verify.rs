@@ -69,8 +69,18 @@ pub fn run(args: &Args) -> Result<()> {
             print_line(format_args!("ok: {} checked", indicatif::HumanBytes(verified.bytes)))
         };
     }
-    let issues = count(verified.issue_count + verified.data_losses.len() as u64, "issue");
-    Err(Code::Corrupt.error(format!("{issues} found; {}", open::recovery_advice(&args.store.path))))
+    let message = if verified.issue_count == 0 {
+        let losses = match verified.data_losses.len() {
+            1 => "1 accepted loss".to_owned(),
+            several => format!("{several} accepted losses"),
+        };
+        let files = open::shell_quoted(&args.store.path.join("wal"));
+        format!("{losses}, and nothing else is wrong; when it is dealt with: mv {files}/lost-* ELSEWHERE")
+    } else {
+        let issues = count(verified.issue_count, "issue");
+        format!("{issues} found; {}", open::recovery_advice(&args.store.path))
+    };
+    Err(Code::Corrupt.error(message))
 }
 
 fn print_json(verified: &VerifyReport) -> Result<()> {
