@@ -39,7 +39,7 @@ use self::reserve::Reserve;
 pub(crate) use self::status_file::read;
 use super::local::LocalEngine;
 use super::lsm::{LsmBatch, LsmOptions, LsmSnapshot, LsmStorage};
-use super::rocks::file_names::remove_stale_options_files;
+use super::rocks::file_names::{check_files_are_regular, remove_stale_options_files};
 use super::rocks::{RocksOptions, RocksStorage, check_threads_exist};
 use super::storage::{CellReader, Column, Storage};
 use super::store_lock::StoreLock;
@@ -140,6 +140,7 @@ impl DirectoryStorage {
         }
         let (wal, tables) = (open_part(&directory, WAL_DIR)?, open_part(&directory, TABLES_DIR)?);
         if !is_new {
+            check_files_are_regular(tables.path())?;
             remove_stale_options_files(tables.path());
             torn_manifest::truncate_torn_manifest((&directory, &wal, &tables), table_options, identity)?;
         }
