@@ -1,34 +1,32 @@
-//! Stores inside of other stores.
+//! Stores among the files of other stores.
 //!
-//! What copies, moves or removes a store takes all of its directory. And a store that was created
-//! in the directory of RocksDB's files, or of the log, would be among files that are removed when
-//! they are no longer needed. So no store is made or opened for writing there. One that is there
-//! can be read.
+//! A store that was made in the directory of RocksDB's files, or of the log, would be among files
+//! that are removed when they are no longer needed. So no store is made or opened for writing
+//! there. One that is there can be read. Elsewhere in a store's directory a store may be.
 
 use std::io::Read as _;
 use std::path::Path;
 
-use super::names::{MARKER, MARKER_TEXT};
+use super::names::{MARKER, MARKER_TEXT, TABLES_DIR, WAL_DIR};
 use crate::disk::open_own;
 use crate::engine::EngineError;
 
-/// Fails if the path, which need not exist, leads into the directory of a store.
+/// Fails if the path, which need not exist, leads to the files of a store.
 pub fn check_not_nested(path: &Path) -> Result<(), EngineError> {
     let Ok(absolute) = std::path::absolute(path) else { return Ok(()) };
     // What cannot be resolved fails when it is created.
-    let Some((existing, resolved)) = absolute.ancestors().find_map(|part| Some((part, part.canonicalize().ok()?)))
-    else {
-        return Ok(());
+    let Some(resolved) = absolute.ancestors().find_map(|part| part.canonicalize().ok()) else { return Ok(()) };
+    let has_files_of_a_store = |directory: &&Path| {
+        [WAL_DIR, TABLES_DIR].iter().any(|name| directory.ends_with(name)) && directory.parent().is_some_and(is_store)
     };
-    // The path's own directory may be a store.
-    let skipped = usize::from(existing == absolute);
-    match resolved.ancestors().skip(skipped).find(|directory| is_store(directory)) {
+    // `wal` and `tables` may be symbolic links.
+    match resolved.ancestors().chain(absolute.ancestors()).find(has_files_of_a_store) {
         None => Ok(()),
-        Some(outer) => Err(EngineError::Io(format!(
-            "{} is inside of the store {}, and would be copied, moved and removed with it: choose another directory; a \
+        Some(files) => Err(EngineError::Io(format!(
+            "{} would be among the files of another store, in {}, which removes files: choose another directory; a \
              store that is there already can be opened read-only, or moved",
             path.display(),
-            outer.display()
+            files.display()
         ))),
     }
 }
