@@ -234,7 +234,7 @@ impl fmt::Display for LockLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "lock {} with token {} is lost: ", self.target, self.token)?;
         f.write_str(match self.reason {
-            LockLostReason::Released => "it was released",
+            LockLostReason::Released => "it was released, or its guard was dropped",
             LockLostReason::Converted => "it was converted to another mode, which changed the token",
             LockLostReason::Expired => "its lease has expired",
             LockLostReason::Forced => "it was released by force_unlock",

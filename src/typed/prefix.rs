@@ -9,8 +9,9 @@ use crate::keys::prefix_successor;
 
 pub(super) type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// The first parts of a tuple key, each borrowed: `("york",)` for `(String, i64)`. For other kinds
-/// of keys, implement this trait for a type that serializes as the key's first fields do.
+/// The first parts of a tuple key, each borrowed: `("york",)` for `(String, i64)`, `(&3,)` for
+/// `(u32, String)`. For other kinds of keys, implement this trait for a type that serializes as the
+/// key's first fields do.
 pub trait KeyPrefix<K>: Serialize {
     /// The part of the key that follows the prefix:
     /// [`TypedKeyspace::prefix_range`](crate::TypedKeyspace::prefix_range).

@@ -7,6 +7,7 @@
 //! | `tables/` | RocksDB, without its own write-ahead log |
 //! | `RESERVE` | space for deletions on a full disk |
 //! | `STATUS` | the status file of the process that has the store open |
+//! | `PERCOLITE.copied` | this is a checkpoint that was never opened for writing |
 //!
 //! The path of the directory is used once, to open it. From then on all files are reached through
 //! the open directory and its two subdirectories: see `Directory` in `src/disk`.
@@ -40,7 +41,7 @@ pub(crate) use self::status_file::read;
 use super::local::LocalEngine;
 use super::lsm::{LsmBatch, LsmOptions, LsmSnapshot, LsmStorage};
 use super::rocks::file_names::{check_files_are_regular, remove_stale_options_files};
-use super::rocks::{RocksOptions, RocksStorage, check_threads_exist};
+use super::rocks::{RocksOptions, RocksStorage, check_threads_exist, marker_replaced};
 use super::storage::{CellReader, Column, Storage};
 use super::store_lock::StoreLock;
 use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, SpaceLeft, WriteStallStats};
@@ -125,7 +126,7 @@ impl DirectoryStorage {
     ) -> Result<Self, EngineError> {
         let table_options = options.table_options()?;
         check_threads_exist()?;
-        let LockedDir { directory, marker, identity } = lock_exclusive(path)?;
+        let LockedDir { directory, mut marker, identity } = lock_exclusive(path)?;
         // Removes the status file that a killed process may have left. An error is ignored: if the
         // directory is not writable, a later step fails.
         let _ = status_file::write(&directory, None);
@@ -139,6 +140,9 @@ impl DirectoryStorage {
             }
         }
         let (wal, tables) = (open_part(&directory, WAL_DIR)?, open_part(&directory, TABLES_DIR)?);
+        if !marker.lock_tables(tables.path()) {
+            return Err(marker_replaced(tables.path()));
+        }
         if !is_new {
             check_files_are_regular(tables.path())?;
             remove_stale_options_files(tables.path());

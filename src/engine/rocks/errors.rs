@@ -9,11 +9,7 @@ use crate::os_limits::{is_limit_reached, with_advice};
 
 pub fn open_error(path: &Path, is_new: bool, error: rocksdb::Error) -> EngineError {
     match error.kind() {
-        _ if is_locked(error.as_ref()) => EngineError::AlreadyOpen(format!(
-            "{} are already open in this or another process, beneath which the store's marker was replaced; close the \
-             store there first",
-            shown(path)
-        )),
+        _ if is_locked(error.as_ref()) => marker_replaced(path),
         // RocksDB reports a file that it cannot open in several ways, as incomplete tables, too.
         _ if is_limit_reached(error.as_ref()) => cannot_open(path, &error),
         rocksdb::ErrorKind::Corruption => {
@@ -30,6 +26,15 @@ pub fn open_error(path: &Path, is_new: bool, error: rocksdb::Error) -> EngineErr
         }
         _ => cannot_open(path, &error),
     }
+}
+
+/// The error of tables that another store has open, though the marker is free.
+pub fn marker_replaced(path: &Path) -> EngineError {
+    EngineError::AlreadyOpen(format!(
+        "{} are already open in this or another process, beneath which the store's marker was replaced; close the \
+         store there first",
+        shown(path)
+    ))
 }
 
 /// Whether the error says that RocksDB's own lock is taken.

@@ -42,6 +42,7 @@ use self_cell::self_cell;
 
 pub use self::batch::RocksBatch;
 use self::column_families::ColumnFamilies;
+pub use self::errors::marker_replaced;
 use self::errors::{corruption_message, engine_error, open_error};
 use self::file_names::check_files_are_regular;
 pub use self::options::RocksOptions;

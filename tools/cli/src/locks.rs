@@ -34,7 +34,7 @@ Examples:
 
 A row lock in a closed store is an orphan: its process ended in the middle of a commit. A reader of the row resolves \
 it, and so does the background worker of a process that opens the store for writing. This command changes nothing \
-without --resolve. The table is limited to the first rows of the first transactions; plain lines and --json have \
+without --resolve. A terminal shows the first rows of the first transactions only; plain lines and --json have \
 all row locks.
 
 For a store that another process has open, the output is the status that this process publishes: at most 100 row \

@@ -71,7 +71,7 @@ Examples:
 STORE is the directory of a store. Read-only commands change nothing in it. One process at a time may have a store \
 open for writing. \
 Keys and values are text unless --key-encoding or --value-encoding says otherwise. \
-On a terminal the output is a table, elsewhere plain lines with a tab between columns; --json prints JSON. \
+On a terminal the output is in columns, elsewhere plain lines with a tab between these; --json prints JSON. \
 Colours appear on a terminal only, unless NO_COLOR is set.";
 
 /// An embedded, crash-safe, transactional key-value store.

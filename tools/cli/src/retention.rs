@@ -24,7 +24,7 @@ Builder::disable_history. The history is read with get --at, scan --at, dump --a
 A timestamp of --at is exact to the commit. A time is as exact as the store's clock. Each kill of a \
 process moves the store's timestamps up to three seconds further ahead, until the clock has caught up; without history, a commit after a \
 pause can have the time at which the pause began. Relative times (1h) are counted back from the newest timestamp if \
-that is ahead of the clock, so 0s is always the newest state.")]
+that is ahead of the clock, so with a history 0s is always the newest state.")]
 pub struct Args {
     #[command(flatten)]
     pub store: StoreDir,

@@ -39,7 +39,7 @@ Examples:
 
 The rows are a consistent snapshot.
 
-On a terminal they are printed as a table, and long values are truncated. Elsewhere they are plain lines, with a tab \
+On a terminal they are printed in columns, and long values are truncated. Elsewhere they are plain lines, with a tab \
 between key and value and nothing truncated. The escapes of text are those of PostgreSQL's COPY: \\t, \\n, \\r, \\\\, \
 and \\xHH for other control characters and for bytes that are not UTF-8.
 

@@ -24,7 +24,7 @@ Of a large keyspace a sample of the rows is counted, and the rest is estimated f
 marked with \"about\"; they are too large by what was replaced or deleted and is not compacted yet. Rows that are \
 only in the WAL are not in the size on disk. A dropped keyspace keeps its space until no snapshot can read it.
 
-Accepted losses of acknowledged commits are listed below the table (--json: data_loss_bytes). A store whose loss was \
+Accepted losses of acknowledged commits are listed at the end (--json: data_loss_bytes). A store whose loss was \
 not accepted does not open.
 
 For a store that another process has open, the output is the status that this process publishes: commits, conflicts, \

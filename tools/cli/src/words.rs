@@ -68,8 +68,12 @@ fn explain_built(mut command: Command) -> Command {
 /// The words of a page, each with a blank around it, in lower case.
 fn page_words(page: &str) -> String {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
-    let words: Vec<String> =
-        page.split(|c| !is_part(c)).filter(|word| !word.is_empty()).map(str::to_lowercase).collect();
+    // The names of options and paths use words in other senses.
+    let prose = page
+        .split_whitespace()
+        .filter(|word| !word.trim_start_matches('[').starts_with("--") && !word.starts_with('~'));
+    let words = prose.flat_map(|word| word.split(|c| !is_part(c))).filter(|word| !word.is_empty());
+    let words: Vec<String> = words.map(str::to_lowercase).collect();
     format!(" {} ", words.join(" "))
 }
 

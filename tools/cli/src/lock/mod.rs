@@ -149,6 +149,8 @@ When COMMAND has ended, what it has started and left running gets TERM, and KILL
 it is in; only then is the lock released. Not reached is what other processes start for COMMAND: at, cron, a daemon, a \
 container engine.
 
+In a store that a program keeps open, a wait takes up to a second more than --wait.
+
 The store is closed while COMMAND runs, so COMMAND may open it. It is busy for short times: when `lock run` renews the \
 lock, and when the first waiting command looks. A longer --ttl makes renewals rare. If COMMAND itself keeps the store \
 open, the renewal is retried until it succeeds, and COMMAND continues to run even after the lock has expired. A \
@@ -253,7 +255,7 @@ fn release(args: &ReleaseArgs) -> Result<()> {
 
 fn parse_ttl(text: &str) -> Result<Duration, String> {
     let ttl = duration::parse_duration(text).ok().filter(|ttl| option_ranges::LOCK_LEASE.check(ttl.as_nanos()).is_ok());
-    ttl.ok_or_else(|| format!("it must be {}, for example 1h 30m", option_ranges::LOCK_LEASE))
+    ttl.ok_or_else(|| format!("it must be a time with a unit, {}, for example 1h 30m", option_ranges::LOCK_LEASE))
 }
 
 /// Checks the limits of the library, so that an invalid name is a usage error before a store is

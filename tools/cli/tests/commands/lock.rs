@@ -422,7 +422,7 @@ fn lock_commands_wait_for_a_busy_store_up_to_wait() {
 }
 
 /// The bounds of --ttl.
-const TTL_BOUNDS: &str = "it must be from 100 ms to 366 days, for example 1h 30m";
+const TTL_BOUNDS: &str = "it must be a time with a unit, from 100 ms to 366 days, for example 1h 30m";
 
 #[test]
 fn invalid_lock_commands_are_refused() {
