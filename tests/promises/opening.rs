@@ -168,8 +168,8 @@ fn an_error_of_the_log_names_the_call_and_the_path() {
         let error = small().read_only(read_only).open(directory.path()).map(drop).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
         let text = error.to_string();
-        assert!(text.contains(&format!("cannot read {}: ", segment.display())), "{text}");
-        assert!(text.contains("open the store again"), "{text}");
+        assert!(text.contains(&format!("cannot open {}: it is a directory", segment.display())), "{text}");
+        assert!(text.contains("move it away"), "{text}");
     }
 }
 
