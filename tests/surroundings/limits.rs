@@ -1,6 +1,6 @@
 //! Limits, standard streams, signals and rights that change while a store is open.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use percolite::{Durability, ErrorKind, SpaceLeft};
 
@@ -124,7 +124,14 @@ fn quota(place: &Path) {
     let path = place.join("store");
     create(&path, 10);
     let inject = "pwrite64:error=EDQUOT:when=1 fallocate:error=EDQUOT:when=1..20";
-    let mut command = crate::access::faulty(inject, &[], "opens_and_deletes_within_the_quota", &path);
+    // Threads are counted apart, so the faults are those of files that the opening thread writes.
+    let files = [path.join("wal/0000000002.segment"), path.join("RESERVE")];
+    let mut command = crate::access::faulty(
+        inject,
+        &files.each_ref().map(PathBuf::as_path),
+        "opens_and_deletes_within_the_quota",
+        &path,
+    );
     let ended = command.output().unwrap();
     let (text, errors) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     assert!(ended.status.success(), "{}\n{text}\n{errors}", ended.status);
