@@ -108,7 +108,7 @@ fn check_only_name(found: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(all(test, unix))]
+#[cfg(all(test, unix, feature = "rocks"))]
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
