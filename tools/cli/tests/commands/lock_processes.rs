@@ -14,7 +14,7 @@ use crate::lock::{WAITS, ends, kill, wait_for};
 /// Starts processes that work on: in the background, in another session, and without the parent
 /// that has started them. Each writes to its file `beat.X`.
 const STARTS_WORKERS: &str = "\
-    work='while [ ! -e enough ]; do echo beat >> beat.$0; sleep 0.02; done'
+    work='while [ ! -e enough ]; do echo beat >> beat.$0 || exit; sleep 0.02; done'
     sh -c \"$work\" background &
     setsid sh -c \"$work\" session &
     (setsid nohup sh -c \"$work\" orphan > nohup.out 2>&1 &)
@@ -146,7 +146,7 @@ const CLOSES_FILES: &str = "for fd in $(seq 3 99); do eval \"exec $fd>&-\"; done
 /// A loop that works in a session of its own, started by a command that waits for it without any
 /// file of `lock run`. Both are started with this environment.
 fn command_without_files(environment: &str) -> String {
-    let work = "echo $$ > pid; while [ ! -e enough ]; do echo beat >> beat.closed; sleep 0.02; done";
+    let work = "echo $$ > pid; while [ ! -e enough ]; do echo beat >> beat.closed || exit; sleep 0.02; done";
     format!(
         "{environment} setsid bash -c '{CLOSES_FILES} {work}' <&- > /dev/null 2>&1 & \
              until [ -e beat.closed ]; do sleep 0.02; done; exec bash -c '{CLOSES_FILES} exec sleep 60'"
