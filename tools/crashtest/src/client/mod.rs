@@ -347,12 +347,16 @@ fn reread(txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
     txn.scan("").map(drop)
 }
 
-/// Ignores an error about a snapshot that was too old.
+/// Ignores an error about a snapshot that was too old, or about a conflict of a call whose thread
+/// stood still for longer than the call may try.
 ///
 /// # Errors
 /// Any other error.
 pub fn ignore_too_old(outcome: Result<(), Error>) -> Result<(), Error> {
-    outcome.or_else(|error| if matches!(error.kind(), ErrorKind::SnapshotTooOld(_)) { Ok(()) } else { Err(error) })
+    outcome.or_else(|error| match error.kind() {
+        ErrorKind::SnapshotTooOld(_) | ErrorKind::RetriesExhausted { .. } => Ok(()),
+        _ => Err(error),
+    })
 }
 
 /// Turns an error that any client may get into the end of its transaction, and returns all others.
