@@ -7,7 +7,9 @@
 //! memory stays there until the child ends.
 //!
 //! The C library calls a handler in each child that `fork` makes. The handler counts, so a check is
-//! one read of a counter, and every call can afford it.
+//! one read of a counter, and every call can afford it. A child by `_Fork`, or by a bare system
+//! call such as `clone`, calls no handler. So where a call would write, sync or close, process ids
+//! are compared as well, which is a system call.
 
 use forkguard::Guard;
 
@@ -34,10 +36,20 @@ impl Process {
         }
     }
 
+    /// Whether this is the process that calls, also if a child called no handler.
+    pub fn is_surely_current(&self) -> bool {
+        self.is_current() && self.id == std::process::id()
+    }
+
     /// Why a call is refused in this process; `None` if it is the process that opened the store.
     #[inline]
     pub fn refusal(&self) -> Option<String> {
         if self.is_current() { None } else { Some(self.forked()) }
+    }
+
+    /// [`refusal`](Self::refusal), also if a child called no handler.
+    pub fn sure_refusal(&self) -> Option<String> {
+        if self.is_surely_current() { None } else { Some(self.forked()) }
     }
 
     #[cold]

@@ -66,7 +66,7 @@ struct CloseOnDrop(Arc<Inner>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        if !self.0.process.is_current() {
+        if !self.0.process.is_surely_current() {
             // Nothing of the store is dropped in a child process.
             std::mem::forget(Arc::clone(&self.0));
             return;
@@ -169,7 +169,7 @@ impl Inner {
     }
 
     pub(in crate::store) fn close(self: &Arc<Self>) -> Result<()> {
-        if let Some(reason) = self.process.refusal() {
+        if let Some(reason) = self.process.sure_refusal() {
             return Err(Error::closed(reason));
         }
         if self.closing.swap(true, Ordering::AcqRel) {

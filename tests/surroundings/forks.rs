@@ -28,6 +28,8 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("fork_of_a_read_only_store", read_only),
     scenario("fork_of_a_store_in_memory", in_memory),
     scenario("fork_of_a_process_that_has_only_an_engine", engine_only),
+    #[cfg(target_os = "linux")]
+    scenario("a_child_by_a_bare_system_call_writes_nothing", unnoticed_child),
 ];
 
 pub const HELPERS: &[Scenario] = &[scenario("forks_and_waits", forks_and_waits)];
@@ -59,6 +61,40 @@ fn commits_in_both(place: &Path) {
     append(&store, &rows, 11..500).unwrap();
     child.succeeds();
     append(&store, &rows, 500..600).unwrap();
+    store.close().unwrap();
+    drop(rows);
+    assert_rows(&path, 600);
+}
+
+/// Such a child is not noticed by reads. Nothing of what it does reaches the files.
+#[cfg(target_os = "linux")]
+fn unnoticed_child(place: &Path) {
+    let path = place.join("store");
+    let (store, rows) = open(&path);
+    let guard = store.lock_with("leased", LockOptions::exclusive().lease(Duration::from_secs(60))).unwrap();
+    let Some(child) = unix::clone_here() else {
+        // The engine refuses, after the leader has decided, so a commit may be *undetermined*.
+        let refused = |result: Result<(), Error>| {
+            let text = result.unwrap_err().to_string();
+            assert!(text.contains("was forked from process"), "{text}");
+        };
+        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for number in 0..50 {
+                refused(put(&store, &rows, 1000 + number, Durability::Sync));
+                refused(put(&store, &rows, 1000 + number, Durability::Buffered));
+            }
+            refused(store.sync());
+            refused(store.checkpoint(place.join("copy")));
+            refused(store.lock_with("other", LockOptions::exclusive().lease(Duration::from_secs(60))).map(drop));
+            refused(store.clone().close());
+            drop((guard, rows, store));
+        }));
+        unix::end_child(if worked.is_ok() { 0 } else { 101 });
+    };
+    append(&store, &rows, 10..300).unwrap();
+    child.succeeds();
+    append(&store, &rows, 300..600).unwrap();
+    guard.release().unwrap();
     store.close().unwrap();
     drop(rows);
     assert_rows(&path, 600);

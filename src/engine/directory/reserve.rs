@@ -147,7 +147,7 @@ impl Reserve {
 impl Drop for Reserve {
     fn drop(&mut self) {
         let left = self.usable_bytes().min(RESERVE_BYTES - 1);
-        if self.is_given_up() && left > 0 && self.process.is_current() {
+        if self.is_given_up() && left > 0 && self.process.is_surely_current() {
             // An error is ignored: then the next opening needs free space.
             let _ = self.fill(left);
         }

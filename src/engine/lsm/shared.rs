@@ -96,10 +96,15 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         })
     }
 
+    /// Fails in another process than the one that opened the storage, and after a failure.
     pub fn ensure_ok(&self) -> Result<(), EngineError> {
-        if let Some(reason) = self.process.refusal() {
+        if let Some(reason) = self.process.sure_refusal() {
             return Err(EngineError::Io(reason));
         }
+        self.ensure_not_failed()
+    }
+
+    pub fn ensure_not_failed(&self) -> Result<(), EngineError> {
         self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 

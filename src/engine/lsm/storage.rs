@@ -125,7 +125,7 @@ impl<D: Disk, T: Storage> Drop for LsmStorage<D, T> {
     /// Writes the log's sync record. An error is ignored: without the record nothing is lost, but
     /// damage to the last frames may pass for a torn tail.
     fn drop(&mut self) {
-        if !self.shared.process.is_current() {
+        if !self.shared.process.is_surely_current() {
             std::mem::forget((self.flush_thread.take(), Arc::clone(&self.shared)));
             return;
         }

@@ -15,7 +15,7 @@ pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) ->
     let path = shared.write_path()?;
     shared.ensure_ok()?;
     let mut writer = path.writer.lock();
-    shared.ensure_ok()?;
+    shared.ensure_not_failed()?;
     let WriterState { wal, memtable, open_sequences, .. } = &mut *writer;
     let sequence = wal.append(&mut batch.frame).map_err(|error| match wal_error(error) {
         // A batch that is too large was not written at all, so the storage has not failed.
