@@ -65,6 +65,17 @@ pub fn open_files_limit() -> Option<u64> {
     None
 }
 
+/// How large a file this process may write, in bytes; `None` if there is no limit.
+#[cfg(all(unix, feature = "rocks"))]
+pub fn file_size_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Fsize).current
+}
+
+#[cfg(all(not(unix), feature = "rocks"))]
+pub fn file_size_limit() -> Option<u64> {
+    None
+}
+
 /// The bytes that are free on the directory's disk for processes without privileges; `None` if
 /// unknown.
 #[cfg(all(unix, feature = "rocks"))]

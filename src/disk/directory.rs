@@ -62,6 +62,32 @@ impl Directory {
         &self.location
     }
 
+    /// Fails if the name does not lead to the open file or directory `what` any more.
+    #[cfg(unix)]
+    pub fn check_name(&self, name: &str, open: &File, what: &str) -> io::Result<()> {
+        use rustix::fs::{AtFlags, fstat, statat};
+        let lost = || {
+            let text = format!("{what} was removed or replaced while it was open");
+            Err(io::Error::new(io::ErrorKind::NotFound, text))
+        };
+        let id = |found: &rustix::fs::Stat| (found.st_dev, found.st_ino);
+        match statat(&self.handle, name, AtFlags::empty()) {
+            Ok(found) if id(&found) == id(&fstat(open)?) => Ok(()),
+            Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => lost(),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[cfg(not(unix))]
+    pub fn check_name(&self, _: &str, _: &File, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The open directory, for locks.
+    pub fn handle(&self) -> &File {
+        &self.handle
+    }
+
     /// Returns once every earlier change to the names in the directory would survive a power cut.
     pub fn sync(&self) -> io::Result<()> {
         self.handle.sync_all()

@@ -4,8 +4,8 @@
 //! blocks that were filled with zeros beforehand is synced without a write to the file system's
 //! journal.
 //!
-//! A file that was removed stays writable, but what is written to it is lost. So a sync fails if
-//! the file has no name any more.
+//! A file that was removed or replaced stays writable, but what is written to it is lost. So a sync
+//! fails if the file is not at its name any more, or was truncated.
 //!
 //! Each error names the call and the path. The operating system's error is its source.
 
@@ -73,9 +73,8 @@ impl OsDisk {
         open: impl FnOnce(&Path) -> io::Result<File>,
     ) -> io::Result<OsFile> {
         let path = self.path(name);
-        let opened = open(&path).and_then(NamedFile::new);
-        let file = opened.map_err(|error| failed(call, &path, error))?;
-        Ok(OsFile { file, path: path.into() })
+        let file = open(&path).map_err(|error| failed(call, &path, error))?;
+        Ok(OsFile { file: NamedFile::new(file, &self.directory, name), path: path.into() })
     }
 }
 
@@ -130,7 +129,9 @@ impl Disk for OsDisk {
 
 impl DiskFile for OsFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        write_all(self.file.file(), bytes, offset).map_err(|error| failed("write", &self.path, error))
+        write_all(self.file.file(), bytes, offset).map_err(|error| failed("write", &self.path, error))?;
+        self.file.note_written(offset + bytes.len() as u64);
+        Ok(())
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
@@ -155,7 +156,7 @@ impl DiskFile for OsFile {
         self.file
             .file()
             .sync_data()
-            .and_then(|()| self.file.check_named())
+            .and_then(|()| self.file.check_in_place())
             .map_err(|error| failed("sync", &self.path, error))
     }
 }

@@ -1,42 +1,42 @@
-//! A file that must keep its name while it is open.
+//! A file that must keep its name and its content while it is open.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An open file that has a name in some directory.
+use super::Directory;
+
+/// An open file of a directory.
 #[derive(Debug)]
 pub struct NamedFile {
     file: File,
-    /// Whether the file system counts the names of a file. Some in user space do not, and show no
-    /// name at all.
-    counts_names: bool,
+    directory: Directory,
+    name: Box<str>,
+    /// The end of what was written furthest, in bytes.
+    written_end: AtomicU64,
 }
 
 impl NamedFile {
-    pub fn new(file: File) -> io::Result<Self> {
-        Ok(Self { counts_names: names(&file)? > 0, file })
+    pub fn new(file: File, directory: &Directory, name: &str) -> Self {
+        Self { file, directory: directory.clone(), name: name.into(), written_end: AtomicU64::new(0) }
     }
 
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Fails if the file was removed, or replaced by another one of its name.
-    pub fn check_named(&self) -> io::Result<()> {
-        if self.counts_names && names(&self.file)? == 0 {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "the file was removed or replaced while it was open"));
+    /// To be called after each write.
+    pub fn note_written(&self, end: u64) {
+        self.written_end.fetch_max(end, Ordering::Relaxed);
+    }
+
+    /// Fails if the name leads to no or another file now, or if the file was truncated: then what
+    /// was written to it will not be found.
+    pub fn check_in_place(&self) -> io::Result<()> {
+        self.directory.check_name(&self.name, &self.file, "the file")?;
+        if self.file.metadata()?.len() < self.written_end.load(Ordering::Relaxed) {
+            return Err(io::Error::new(ErrorKind::UnexpectedEof, "the file was truncated while it was open"));
         }
         Ok(())
     }
-}
-
-#[cfg(unix)]
-fn names(file: &File) -> io::Result<u64> {
-    use std::os::unix::fs::MetadataExt as _;
-    Ok(file.metadata()?.nlink())
-}
-
-#[cfg(not(unix))]
-fn names(_: &File) -> io::Result<u64> {
-    Ok(0)
 }

@@ -41,6 +41,8 @@ pub enum Limit {
     AddressSpace(u64),
     /// No file may have more than this number of blocks of 512 bytes. The signal is ignored.
     FileBlocks(u64),
+    /// The same until the process raises it, and the signal has its default action.
+    SoftFileBlocks(u64),
     /// The user of the process may have this number of threads, until the process raises the limit.
     /// The limit does not hold for root, so this is another user.
     Threads(u64),
@@ -55,6 +57,7 @@ impl Limit {
                 format!("mount -t tmpfs -o size=64m,nr_inodes={number} percolite \"$DISK\" && exec \"$@\"")
             }
             Self::FileBlocks(number) => format!("trap '' XFSZ && ulimit -f {number} && exec \"$@\""),
+            Self::SoftFileBlocks(number) => format!("ulimit -S -f {number} && exec \"$@\""),
             Self::Threads(number) => format!(
                 // The build directory may be closed to others.
                 "chmod 777 \"$DISK\" && cp \"$1\" \"$DISK/program\" && shift && exec setpriv --reuid=65534 \
@@ -72,7 +75,7 @@ impl Limit {
                 command.args(["--mount", "--propagation", "private", "sh"]);
                 command
             }
-            Self::OpenFiles(_) | Self::FileBlocks(_) | Self::Threads(_) | Self::AddressSpace(_) => Command::new("sh"),
+            _ => Command::new("sh"),
         };
         command.args(["-c", &self.script(), "sh"]).env("DISK", directory);
         command

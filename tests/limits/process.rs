@@ -12,6 +12,11 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "an error names the limit of threads", limit: Limit::Threads(1), run: threads },
     Scenario { name: "an error names the limit of memory", limit: Limit::AddressSpace(400_000), run: memory },
     Scenario { name: "an error names the limit of file size", limit: Limit::FileBlocks(1024), run: file_size },
+    Scenario {
+        name: "a low limit of file size ends no process",
+        limit: Limit::SoftFileBlocks(2048),
+        run: file_size_signal,
+    },
 ];
 
 fn threads(directory: &Path) {
@@ -61,4 +66,21 @@ fn file_size(directory: &Path) {
         drop(store);
         acknowledged.check(&path);
     }
+}
+
+/// With the default action of the signal a write beyond the limit would end this process.
+fn file_size_signal(directory: &Path) {
+    let path = directory.join("store");
+    let error = small().open(&path).map(drop).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("files of 1024 KiB") && text.contains("(ulimit -f, LimitFSIZE)") && !path.exists(), "{text}");
+    let least = text.split("raise the limit to ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let (current, maximum) = (Some(least.parse::<u64>().unwrap() * 1024), getrlimit(Resource::Fsize).maximum);
+    setrlimit(Resource::Fsize, Rlimit { current, maximum }).unwrap();
+    let mut acknowledged = Acknowledged::default();
+    let store = small().open(&path).unwrap();
+    acknowledged.write(&store, scattered, 20_000).unwrap();
+    store.close().unwrap();
+    acknowledged.check(&path);
 }

@@ -144,7 +144,8 @@ fn second_name(place: &Path) {
     assert_rows(&path, 100);
 }
 
-/// `wal` and `tables` may be symlinks to directories.
+/// `wal` and `tables` may be symlinks to directories. A copy that has the same ones is not opened
+/// meanwhile.
 fn linked_parts(place: &Path) {
     let path = place.join("store");
     create(&path, 10);
@@ -155,9 +156,29 @@ fn linked_parts(place: &Path) {
     let store = small().open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
     append(&store, &rows, 10..3000).unwrap();
+    for shared in ["wal", "tables"] {
+        let copy = place.join(format!("copy with the same {shared}"));
+        fs::create_dir(&copy).unwrap();
+        fs::copy(path.join("PERCOLITE"), copy.join("PERCOLITE")).unwrap();
+        for part in ["wal", "tables"] {
+            if part == shared {
+                symlink(place.join(part), copy.join(part)).unwrap();
+            } else {
+                let copied = Command::new("cp").arg("-r").arg(place.join(part)).arg(copy.join(part)).status().unwrap();
+                assert!(copied.success());
+            }
+        }
+        for builder in [small(), small().read_only(true)] {
+            let error = builder.open(&copy).map(drop).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::AlreadyOpen(_)), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains(&format!("{shared} is already open")) && text.contains("shares this"), "{text}");
+        }
+    }
+    append(&store, &rows, 3000..3010).unwrap();
     store.close().unwrap();
     drop(rows);
-    assert_rows(&path, 3000);
+    assert_rows(&path, 3010);
 }
 
 /// The next opening removes the files of the interrupted creation, and none of another store.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use percolite::{Durability, ErrorKind, Keyspace, Store};
 
@@ -13,11 +14,13 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("the_directory_is_replaced_by_another_store", replaced_by_another),
     scenario("the_directory_above_is_replaced", parent_replaced),
     scenario("the_tables_or_the_log_are_replaced", parts_replaced),
+    scenario("the_tables_or_the_log_are_moved_away_and_copied_back", parts_copied_back),
     scenario("the_directory_is_removed", removed),
     scenario("the_directory_is_removed_and_created_anew", removed_and_created),
     scenario("the_marker_is_removed", marker_removed),
     scenario("the_marker_is_replaced", marker_replaced),
     scenario("the_segment_is_removed", segment_removed),
+    scenario("the_segment_is_truncated", segment_truncated),
     scenario("a_table_is_removed", table_removed),
     scenario("the_status_file_is_removed_or_replaced", status_replaced),
     as_root("another_file_system_is_mounted_over", mounted_over),
@@ -83,12 +86,32 @@ fn parts_replaced(place: &Path) {
         let (store, rows) = open(&own);
         fs::rename(own.join(part), own.join("aside")).unwrap();
         fs::rename(other.join(part), own.join(part)).unwrap();
-        append(&store, &rows, 10..MANY).unwrap();
-        store.close().unwrap();
+        assert_fails(store, &rows, &format!("directory {part} was removed or replaced"));
+        drop(rows);
         fs::rename(own.join(part), other.join(part)).unwrap();
         fs::rename(own.join("aside"), own.join(part)).unwrap();
         assert_rows(&other, MANY);
-        assert_rows(&own, MANY);
+        assert_rows(&own, 10);
+    }
+}
+
+/// What was written to the directory that was moved away would not be found in its copy. The copy
+/// has no lock, so another process could open the store.
+fn parts_copied_back(place: &Path) {
+    for part in ["tables", "wal"] {
+        let path = place.join(part);
+        create(&path, 10);
+        let (store, rows) = open(&path);
+        append(&store, &rows, 10..20).unwrap();
+        fs::rename(path.join(part), path.join("aside")).unwrap();
+        let copied = Command::new("cp").arg("-a").arg(path.join("aside")).arg(path.join(part)).status().unwrap();
+        assert!(copied.success());
+        let (number, error) = append_until_error(&store, &rows, 20);
+        assert_eq!(number, 20, "{error}");
+        assert!(error.to_string().contains(&format!("directory {part} was removed or replaced")), "{error}");
+        store.close().unwrap_err();
+        drop(rows);
+        assert_rows(&path, 20);
     }
 }
 
@@ -176,6 +199,27 @@ fn segment_removed(place: &Path) {
         if replace {
             assert_rows(&path, 10);
         }
+    }
+}
+
+/// A frame that is written behind the new end of the file would follow zeros.
+fn segment_truncated(place: &Path) {
+    for left in [0, 100] {
+        let path = place.join(format!("store {left}"));
+        create(&path, 10);
+        let (store, rows) = open(&path);
+        append(&store, &rows, 10..20).unwrap();
+        for entry in fs::read_dir(path.join("wal")).unwrap() {
+            let file = entry.unwrap().path();
+            if file.extension().is_some_and(|end| end == "segment") {
+                fs::OpenOptions::new().write(true).open(file).unwrap().set_len(left).unwrap();
+            }
+        }
+        assert_fails(store, &rows, "truncated while it was open");
+        drop(rows);
+        // The rows of the removed frames are gone, and that is an error.
+        let error = small().open(&path).map(drop).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{error:?}");
     }
 }
 

@@ -82,7 +82,7 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
         let opened = open_own_with(name, OpenOptions::new().read(true).write(true).create(is_new));
         let file = opened.map_err(|error| cannot_open_marker(name, &error))?;
         let file = match file.try_lock() {
-            Ok(()) => StoreLock::new(file).map_err(|error| cannot("inspect", name, &error))?,
+            Ok(()) => StoreLock::new(file),
             Err(TryLockError::WouldBlock) => {
                 let what = format!("{} is already open in this or another process", shown(path));
                 return Err(EngineError::AlreadyOpen(what));
@@ -127,7 +127,7 @@ pub fn lock_shared(path: &Path) -> Result<(Directory, StoreLock, u64), EngineErr
         Err(error) => return Err(cannot_open_marker(&marker, &error)),
     };
     let file = match file.try_lock_shared() {
-        Ok(()) => StoreLock::new(file).map_err(|error| cannot("inspect", &marker, &error))?,
+        Ok(()) => StoreLock::new(file),
         Err(TryLockError::WouldBlock) => {
             return Err(EngineError::AlreadyOpen(format!(
                 "{} is open for writing in this or another process; to read it, close it there first",
@@ -160,7 +160,7 @@ pub fn lock_for_repair(path: &Path) -> Result<(Directory, Option<StoreLock>), En
             shown(path)
         )));
     }
-    let file = StoreLock::new(file).map_err(|error| cannot("inspect", &marker, &error))?;
+    let file = StoreLock::new(file);
     let mut text = Vec::new();
     // A marker that cannot be read or parsed is only further damage, and does not prevent a repair.
     let _ = file.file().take(MARKER_BYTES_MAX).read_to_end(&mut text);

@@ -28,22 +28,23 @@ mod status_file;
 mod torn_manifest;
 
 use std::fmt;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::access::cannot;
 use self::marker::{LockedDir, commit_checkpoint_marker, commit_marker, lock_exclusive, lock_shared};
-use self::names::{TABLES_DIR, WAL_DIR, random};
+use self::names::{MARKER, TABLES_DIR, WAL_DIR, random};
 use self::new_directory::NewDirectory;
 use self::reserve::Reserve;
 pub(crate) use self::status_file::read;
 use super::local::LocalEngine;
 use super::lsm::{LsmBatch, LsmOptions, LsmSnapshot, LsmStorage};
 use super::rocks::file_names::{check_files_are_regular, remove_stale_options_files};
-use super::rocks::{RocksOptions, RocksStorage, check_threads_exist, marker_replaced};
+use super::rocks::{RocksOptions, RocksStorage, check_file_size_limit, check_threads_exist, open_elsewhere};
 use super::storage::{CellReader, Column, Storage};
-use super::store_lock::StoreLock;
+use super::store_lock::{LockFile, StoreLock};
 use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, SpaceLeft, WriteStallStats};
 use crate::disk::{Directory, OsDisk, shown};
 use crate::option_ranges;
@@ -126,6 +127,7 @@ impl DirectoryStorage {
     ) -> Result<Self, EngineError> {
         let table_options = options.table_options()?;
         check_threads_exist()?;
+        check_file_size_limit(options.write_buffer_bytes)?;
         let LockedDir { directory, mut marker, identity } = lock_exclusive(path)?;
         // Removes the status file that a killed process may have left. An error is ignored: if the
         // directory is not writable, a later step fails.
@@ -139,10 +141,7 @@ impl DirectoryStorage {
                 std::fs::create_dir(&part).map_err(|error| cannot("create", &part, &error))?;
             }
         }
-        let (wal, tables) = (open_part(&directory, WAL_DIR)?, open_part(&directory, TABLES_DIR)?);
-        if !marker.lock_tables(tables.path()) {
-            return Err(marker_replaced(tables.path()));
-        }
+        let (wal, tables) = open_parts(&directory, &mut marker, File::try_lock)?;
         if !is_new {
             check_files_are_regular(tables.path())?;
             remove_stale_options_files(tables.path());
@@ -176,8 +175,8 @@ impl DirectoryStorage {
     pub fn open_read_only(path: &Path, options: DirectoryOptions) -> Result<Self, EngineError> {
         let table_options = options.table_options()?;
         check_threads_exist()?;
-        let (directory, marker, identity) = lock_shared(path)?;
-        let (wal, tables) = (open_part(&directory, WAL_DIR)?, open_part(&directory, TABLES_DIR)?);
+        let (directory, mut marker, identity) = lock_shared(path)?;
+        let (wal, tables) = open_parts(&directory, &mut marker, File::try_lock_shared)?;
         let tables = RocksStorage::open_read_only(&tables, table_options, Some(marker))?;
         let lsm = LsmStorage::open_read_only(OsDisk::new(wal.clone()), tables, identity, random())?;
         let accepted_losses = read_accepted_losses(&wal)?;
@@ -189,6 +188,19 @@ impl DirectoryStorage {
 fn file_sizes(directory: &Directory) -> impl Iterator<Item = (String, u64)> {
     let files = std::fs::read_dir(directory.path()).into_iter().flatten().flatten();
     files.filter_map(|file| Some((file.file_name().into_string().ok()?, file.metadata().ok()?.len())))
+}
+
+/// Opens and locks the subdirectories of the log and of the tables.
+fn open_parts(
+    directory: &Directory,
+    marker: &mut StoreLock,
+    lock: LockFile,
+) -> Result<(Directory, Directory), EngineError> {
+    let mut open = |name| {
+        let part = open_part(directory, name)?;
+        if marker.lock_part(name, &part, lock) { Ok(part) } else { Err(open_elsewhere(part.path())) }
+    };
+    Ok((open(WAL_DIR)?, open(TABLES_DIR)?))
 }
 
 /// Opens a subdirectory of a store, which must exist.
@@ -274,10 +286,9 @@ impl Storage for DirectoryStorage {
 
     fn sync(&self) -> Result<(), EngineError> {
         self.lsm.sync()?;
-        let marker = self.lsm.tables().store_lock();
-        marker.map_or(Ok(()), StoreLock::check_in_place).map_err(|error| {
-            EngineError::Io(format!("cannot go on without the marker of {}: {error}", shown(self.directory.path())))
-        })
+        let Some(lock) = self.lsm.tables().store_lock() else { return Ok(()) };
+        let in_place = lock.check_in_place(&self.directory, MARKER);
+        in_place.map_err(|error| EngineError::Io(format!("cannot go on in {}: {error}", shown(self.directory.path()))))
     }
 
     /// Tables are immutable, so they are hard-linked. The copy gets its own, empty write-ahead log,

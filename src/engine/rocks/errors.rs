@@ -9,7 +9,7 @@ use crate::os_limits::{is_limit_reached, with_advice};
 
 pub fn open_error(path: &Path, is_new: bool, error: rocksdb::Error) -> EngineError {
     match error.kind() {
-        _ if is_locked(error.as_ref()) => marker_replaced(path),
+        _ if is_locked(error.as_ref()) => open_elsewhere(path),
         // RocksDB reports a file that it cannot open in several ways, as incomplete tables, too.
         _ if is_limit_reached(error.as_ref()) => cannot_open(path, &error),
         rocksdb::ErrorKind::Corruption => {
@@ -28,11 +28,11 @@ pub fn open_error(path: &Path, is_new: bool, error: rocksdb::Error) -> EngineErr
     }
 }
 
-/// The error of tables that another store has open, though the marker is free.
-pub fn marker_replaced(path: &Path) -> EngineError {
+/// The error of a subdirectory that another store has open, though the marker is free.
+pub fn open_elsewhere(path: &Path) -> EngineError {
     EngineError::AlreadyOpen(format!(
-        "{} are already open in this or another process, beneath which the store's marker was replaced; close the \
-         store there first",
+        "{} is already open in this or another process: the store's marker was replaced meanwhile, or another store \
+         shares this directory; close it there first",
         shown(path)
     ))
 }

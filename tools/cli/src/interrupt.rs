@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use percolite::ErrorKind;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 use crate::exit::Code;
@@ -68,6 +68,12 @@ impl Interrupt {
     pub fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// Makes a write beyond the limit of file size an error, which otherwise ends the program. Not so
+/// in programs that this one starts.
+pub fn survive_file_size_limit() -> io::Result<()> {
+    flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
 /// A stream that returns an error once the end is requested.

@@ -229,6 +229,8 @@ const CHANGED_NOTE: &str = "; the store was changed";
 const REPAIR_COMMAND: &str = "percolite repair ";
 
 fn main() -> ExitCode {
+    // Without the handler a write beyond the limit ends the program.
+    let _ = interrupt::survive_file_size_limit();
     let command = match usage_error::parse::<Cli>() {
         Ok(cli) => cli.command,
         Err(err) => {

@@ -80,3 +80,27 @@ fn a_directory_that_cannot_be_entered_is_not_left_by_the_first_attempt() {
         fs::remove_dir_all(sandbox.path().join("new")).unwrap();
     }
 }
+
+/// The signal of the limit would end the program: a write beyond it is an error with the advice.
+#[test]
+fn a_low_limit_of_file_size_is_an_error_and_loses_nothing() {
+    let sandbox = Sandbox::with_shop();
+    let rows: String =
+        (0..2000).map(|number| format!("{{\"key\":\"k{number}\",\"value\":\"{number:0900}\"}}\n")).collect();
+    sandbox.file("rows.jsonl", rows);
+    let mut refused = 0;
+    for blocks in [0, 1, 8, 64, 256, 600, 1200, 2400, 4800] {
+        for line in ["load shop fruit rows.jsonl", "dump shop copy.dump --overwrite", "put shop fruit a b"] {
+            let ran = sandbox.in_shell(&format!("ulimit -f {blocks}; percolite {line}"));
+            let when = format!("{blocks}: {line}: {:?}: {}", ran.code, ran.err);
+            assert!(matches!(ran.code, Some(0 | 1 | 6)), "{when}");
+            if ran.code != Some(0) {
+                assert!(ran.err.contains("(ulimit -f, LimitFSIZE)"), "{when}");
+                refused += 1;
+            }
+            assert_eq!(sandbox.ok("get shop fruit apple"), "red\n", "{when}");
+        }
+    }
+    assert!((6..24).contains(&refused), "{refused} commands failed");
+    sandbox.ok("verify shop");
+}
