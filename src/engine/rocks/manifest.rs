@@ -21,7 +21,7 @@
 #[cfg(test)]
 use std::fs::File;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use crate::disk::{open_own, open_own_to_change, shown};
@@ -47,8 +47,12 @@ pub struct RecordLocation {
 /// was used.
 pub fn find_torn_record(directory: &Path) -> Result<Option<RecordLocation>, EngineError> {
     let find = || {
-        // A missing `CURRENT` or manifest is left to RocksDB, whose own error is better.
-        let named = open_own(&directory.join("CURRENT")).and_then(io::read_to_string).unwrap_or_default();
+        // A missing `CURRENT` or manifest, and a `CURRENT` that is no text, are left to RocksDB,
+        // whose own error is better.
+        let named = match open_own(&directory.join("CURRENT")).and_then(io::read_to_string) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidData) => return Ok(None),
+            named => named?,
+        };
         let file = directory.join(named.trim_end());
         if !is_manifest(&file) {
             return Ok(None);
