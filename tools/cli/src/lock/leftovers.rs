@@ -7,13 +7,15 @@
 //! also those that have closed all files that they did not open, and have a session of their own.
 //!
 //! The next process that wants the lock waits for them, and ends them if the lock has been free
-//! for longer than a living `lock run` takes to end its command. Not found is a process that has
-//! lost the variable and whose parent has ended: it was started with another environment, or
-//! belongs to another user.
+//! for longer than a living `lock run` takes to end its command. It writes what it has found into
+//! the file, because a process without the variable, which was started with another environment or
+//! belongs to another user, is found below its parent only, and the parent may end first. Not found
+//! is such a process whose parent had ended before the first look.
 
 use std::env;
+use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -85,7 +87,7 @@ impl Leftovers {
         if !self.are_gone && is_due {
             self.looked_at = Some(Instant::now());
             let marks = self.marks();
-            self.are_gone = processes_with(&marks).is_empty();
+            self.are_gone = marks.iter().all(|mark| processes_of(mark).is_empty());
             if self.are_gone {
                 // A file that cannot be removed is looked at again by the next process.
                 marks.iter().for_each(|mark| drop(fs::remove_file(mark)));
@@ -121,7 +123,7 @@ impl Leftovers {
     }
 
     pub fn running(&self) -> Vec<Pid> {
-        processes_with(&self.marks())
+        self.marks().iter().flat_map(|mark| processes_of(mark)).collect()
     }
 
     fn marks(&self) -> Vec<PathBuf> {
@@ -133,30 +135,48 @@ impl Leftovers {
 
 /// Removes the files of all locks that no command uses.
 pub fn remove_unused_files(files: &TurnFiles) {
-    files.remove_unused(|mark| processes_with(&[mark.to_owned()]).is_empty());
+    files.remove_unused(|mark| processes_of(mark).is_empty());
 }
 
-/// The processes with one of these marks, and all below them.
-fn processes_with(marks: &[PathBuf]) -> Vec<Pid> {
+/// The processes with this mark, those that were found earlier, and all below them.
+fn processes_of(mark: &Path) -> Vec<Pid> {
     // The name is that of the lock, the number, and the kind.
-    let numbers = marks.iter().filter_map(|mark| mark.file_stem()?.to_str()?.rsplit('.').next());
-    let numbers: Vec<&[u8]> = numbers.map(str::as_bytes).collect();
-    if numbers.is_empty() {
-        return Vec::new();
-    }
+    let Some(number) = mark.file_stem().and_then(|stem| stem.to_str()?.rsplit('.').next()) else { return Vec::new() };
     let prefix = format!("{MARKS_VAR}=");
-    let has_one = |pid: &Pid| {
+    let has_mark = |pid: &Pid| {
         // The environment of another user's process cannot be read, and one that has ended has
         // none.
         let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default();
         let mut variables = environment.split(|byte| *byte == 0);
         let own = variables.find_map(|variable| variable.strip_prefix(prefix.as_bytes())).unwrap_or_default();
-        own.split(|byte| *byte == SEPARATOR as u8).any(|number| numbers.contains(&number))
+        own.split(|byte| *byte == SEPARATOR as u8).any(|found| found == number.as_bytes())
     };
-    let marked: Vec<Pid> = process_tree::all().filter(has_one).collect();
-    let mut found = process_tree::below(marked.clone());
-    found.extend(marked);
+    let known = fs::read_to_string(mark).unwrap_or_default();
+    let mut found: Vec<Pid> = process_tree::all().filter(has_mark).chain(known.lines().filter_map(running)).collect();
+    found.extend(process_tree::below(found.clone()));
     found.sort_unstable_by_key(|pid| pid.as_raw_pid());
     found.dedup();
+    note(mark, &known, &found);
     found
+}
+
+/// The process of a line that [`note`] has written, if it still runs.
+fn running(line: &str) -> Option<Pid> {
+    let (pid, started_at) = line.split_once(' ')?;
+    let (pid, started_at) = (Pid::from_raw(pid.parse().ok()?)?, started_at.parse::<u64>().ok()?);
+    (process_tree::started_at(pid)? == started_at).then_some(pid)
+}
+
+/// Writes processes into the file of their mark, unless it has them.
+fn note(mark: &Path, known: &str, processes: &[Pid]) {
+    let mut text = String::new();
+    for pid in processes {
+        if let Some(started_at) = process_tree::started_at(*pid) {
+            let _ = writeln!(text, "{} {started_at}", pid.as_raw_pid());
+        }
+    }
+    if text != known {
+        // A file that cannot be written, such as another user's, leaves what its marks show.
+        let _ = fs::write(mark, text);
+    }
 }

@@ -147,7 +147,19 @@ pub fn all() -> impl Iterator<Item = Pid> {
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {
+    Pid::from_raw(stat_field(pid, 4)?.parse().ok()?)
+}
+
+/// When a process was started that has not ended, in ticks since the start of the system. A later
+/// process may have the same pid, but not the same time.
+pub fn started_at(pid: Pid) -> Option<u64> {
+    let has_ended = stat_field(pid, 3)? == "Z";
+    stat_field(pid, 22)?.parse().ok().filter(|_| !has_ended)
+}
+
+/// A field of `/proc/PID/stat`, by its number in the manual page, which is at least 3.
+fn stat_field(pid: Pid, number: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
-    // The name of the program, in parentheses, may contain anything. State and parent follow it.
-    Pid::from_raw(stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?)
+    // The name of the program, field 2, is in parentheses and may contain anything.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(number - 3).map(str::to_owned)
 }

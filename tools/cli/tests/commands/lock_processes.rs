@@ -181,22 +181,42 @@ fn shared_commands_do_not_wait_for_what_a_shared_one_has_left() {
     sandbox.file("enough", "");
 }
 
-/// The boundary that docs/command-line.md states.
 #[test]
-fn a_survivor_without_files_and_with_another_environment_is_not_found() {
+fn a_survivor_that_was_found_once_is_found_when_its_parent_has_ended() {
     let sandbox = Sandbox::with_shop();
     let run = sandbox.lock_run("shop job --ttl 5s", &command_without_files("env -i"));
     wait_for("it does not work", || sandbox.has("beat.closed"));
     kill_both(&sandbox, run, Duration::from_secs(5));
-    // It is found as long as its parent, the command, runs.
     let ran = sandbox.run("lock run shop job --wait 0s -- true").fails(8, "(sleep)");
     let (pids, worker) = (killed_by_advice(&ran), sandbox.read("pid").trim_end().to_owned());
     assert!(pids.contains(&worker), "{}", ran.err);
     kill_all(pids.into_iter().filter(|pid| *pid != worker));
-    wait_for("the command does not end", || sandbox.run("lock run shop job --wait 0s -- true").code == Some(0));
+    let ran = sandbox.run("lock run shop job --wait 500ms -- true").fails(8, "still runs");
+    assert!(killed_by_advice(&ran).contains(&worker), "{}", ran.err);
+    let ran = ends(sandbox.lock_run("shop job --wait 50s", COUNTS));
+    let counts: Vec<&str> = ran.out.split_whitespace().collect();
+    assert!(counts.len() == 2 && counts[0] == counts[1], "{counts:?} {}", ran.err);
+}
+
+/// The boundary that docs/command-line.md states.
+#[test]
+fn a_survivor_with_another_environment_whose_parent_had_ended_before_is_not_found() {
+    let sandbox = Sandbox::with_shop();
+    let run = sandbox.lock_run("shop job --ttl 5s", &command_without_files("env -i"));
+    wait_for("it does not work", || sandbox.has("beat.closed"));
+    let command = children_of(sandbox.inner_process("job"));
+    kill_both(&sandbox, run, Duration::from_secs(0));
+    kill_all(command);
+    std::thread::sleep(Duration::from_secs(5));
+    sandbox.ok("lock run shop job --wait 0s -- true");
     let before = sandbox.read("beat.closed").len();
     wait_for("the worker has been ended", || sandbox.read("beat.closed").len() > before);
     sandbox.file("enough", "");
+}
+
+fn children_of(process: u64) -> Vec<String> {
+    let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();
+    children.split_whitespace().map(str::to_owned).collect()
 }
 
 /// A job that another process runs later has the environment of the command, as with `at`.
