@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::access::cannot;
 use self::marker::{LockedDir, commit_checkpoint_marker, commit_marker, lock_exclusive, lock_shared};
-use self::names::{TABLES_DIR, WAL_DIR, random};
+use self::names::{RESERVE, TABLES_DIR, WAL_DIR, random};
 use self::new_directory::NewDirectory;
 use self::reserve::Reserve;
 pub(crate) use self::status_file::read;
@@ -47,7 +47,7 @@ use super::store_lock::StoreLock;
 use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, SpaceLeft, WriteStallStats};
 use crate::disk::{Directory, OsDisk, shown};
 use crate::option_ranges;
-use crate::os_limits::is_quota_exceeded;
+use crate::os_limits::is_out_of_space;
 use crate::sync::Mutex;
 use crate::wal;
 
@@ -113,8 +113,11 @@ impl DirectoryStorage {
     /// Opens the store in `path`. Creates it if the directory is missing or empty.
     pub fn open(path: &Path, options: DirectoryOptions) -> Result<Self, EngineError> {
         match Self::open_once(path, options, Reserve::open) {
-            // A full disk is seen beforehand, the end of a user's quota is not.
-            Err(error) if is_quota_exceeded(&error.to_string()) => Self::open_once(path, options, Reserve::give_up),
+            // The end of a user's quota is not seen beforehand, nor whether the flush of a long log
+            // fits. A new store has no reserve.
+            Err(error) if is_out_of_space(&error.to_string()) && path.join(RESERVE).exists() => {
+                Self::open_once(path, options, Reserve::give_up)
+            }
             opened => opened,
         }
     }
@@ -156,7 +159,7 @@ impl DirectoryStorage {
             memtable_bytes: options.memtable_bytes(),
             accept_data_loss: options.accept_data_loss,
             background_flush: true,
-            is_disk_full: reserve.is_given_up(),
+            is_disk_full: reserve.given_up_flag(),
         };
         let new_disk = if reserve.is_given_up() { OsDisk::new_full } else { OsDisk::new };
         let lsm = LsmStorage::open(new_disk(wal.clone()), tables, options)?;
@@ -250,6 +253,13 @@ impl CellReader for DirectoryStorage {
     }
 }
 
+impl DirectoryStorage {
+    /// The reserve, while it is given up.
+    fn full_disk(&self) -> Option<&Reserve> {
+        self.reserve.as_ref().filter(|reserve| reserve.is_given_up())
+    }
+}
+
 impl Storage for DirectoryStorage {
     type Snapshot = LsmSnapshot<OsDisk, RocksStorage>;
     type Batch<'a> = LsmBatch;
@@ -286,6 +296,9 @@ impl Storage for DirectoryStorage {
     fn checkpoint(&self, directory: &Path) -> Result<(), EngineError> {
         let failed =
             |reason: String| EngineError::Io(format!("cannot make a checkpoint in {}: {reason}", shown(directory)));
+        if self.full_disk().is_some_and(|reserve| !self.lsm.flush_fits(reserve.usable_bytes())) {
+            return Err(failed("the disk of the store is full, and has no space for the flush before it".into()));
+        }
         let copy = NewDirectory::create(directory, "a checkpoint")?;
         let target = copy.directory();
         let copied = self.lsm.with_flushed_tables(|tables, flushed_sequence| {
@@ -304,8 +317,12 @@ impl Storage for DirectoryStorage {
         copied.map(|()| copy.keep())
     }
 
-    /// In an idle store the deletion would stay in the memtable, and the rows in the tables.
+    /// In an idle store the deletion would stay in the memtable, and the rows in the tables. On a
+    /// full disk [`Storage::reclaim_space`] follows, which asks whether there is space.
     fn reclaim_range(&self, start: &[u8], end: &[u8]) -> Result<(), EngineError> {
+        if self.full_disk().is_some() {
+            return Ok(());
+        }
         let tables = self.lsm.tables();
         let size = |column| tables.approximate_size(column, start, end).unwrap_or(0);
         let bytes: u64 = Column::ALL.into_iter().map(size).sum();
@@ -320,12 +337,24 @@ impl Storage for DirectoryStorage {
         self.reserve.as_ref().map_or(SpaceLeft::Enough, Reserve::space_left)
     }
 
+    /// A frame is at most twice as large as its batches: keys are escaped.
+    fn has_space(&self, bytes: usize, needed: SpaceLeft) -> bool {
+        self.full_disk().is_none_or(|reserve| {
+            let _no_reclaim = self.write_lock().lock();
+            reserve.has_space((bytes as u64).saturating_mul(2), needed)
+        })
+    }
+
     /// What was deleted leaves the log by a flush, and the tables by a compaction. Each writes what
-    /// is left before it frees anything, so each is made only if that fits.
+    /// is left before it frees anything, so each is made only if that fits, and nothing else is
+    /// written meanwhile.
     fn reclaim_space(&self) -> Result<(), EngineError> {
-        let Some(reserve) = self.reserve.as_ref().filter(|reserve| reserve.is_given_up()) else { return Ok(()) };
+        let Some(reserve) = self.full_disk() else { return Ok(()) };
+        let _no_batch = self.write_lock().lock();
         reserve.replenish();
-        if reserve.is_given_up() && self.lsm.flush_to_free_space(reserve.usable_bytes())? {
+        let segments = file_sizes(&self.wal).filter(|(name, _)| wal::is_segment(name));
+        let log_bytes = segments.map(|(_, bytes)| bytes).sum();
+        if reserve.is_given_up() && self.lsm.flush_to_free_space(reserve.usable_bytes(), log_bytes)? {
             self.compaction_due.store(true, Ordering::Relaxed);
         }
         if reserve.is_given_up() && self.compaction_due.swap(false, Ordering::Relaxed) {

@@ -35,6 +35,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::read_state::{CurrentState, ImmutableMemtable, ReadState};
 use super::shared::{FLUSH_TARGET_KEY, FLUSHED_SEQUENCE_KEY, Shared, WritePath, WriterState, wal_error};
@@ -60,7 +61,7 @@ pub fn switch_memtable_if_full<D: Disk, T: Storage>(
     writer: &mut WriterState<D>,
 ) -> Result<bool, EngineError> {
     let memory = writer.memtable.memtable().memory_bytes();
-    if memory < path.memtable_bytes {
+    if memory < path.memtable_bytes || path.is_disk_full.load(Ordering::Relaxed) {
         return Ok(false);
     }
     if shared.state.lock().read_state.immutable.is_some() {
