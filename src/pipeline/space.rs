@@ -25,7 +25,9 @@ pub fn check_space(engine: &dyn Engine, submission: &Submission, staged: usize) 
         return Ok(());
     }
     Err(Error::full_disk(match needed {
-        SpaceLeft::ForDrops => "nothing can be written until 3 MiB are free: wait for what was deleted",
+        SpaceLeft::ForDrops => {
+            "nothing can be written until 3 MiB are free: close the store, which gives back what was deleted"
+        }
         SpaceLeft::ForDeletions | SpaceLeft::Enough => {
             "rows cannot be deleted in a transaction of this size until 3 MiB are free: delete fewer in each, truncate \
              or drop keyspaces"

@@ -82,6 +82,7 @@ impl DirectoryOptions {
             block_cache_bytes: self.block_cache_bytes,
             write_buffer_bytes: self.write_buffer_bytes / 3,
             compression: self.compression,
+            is_disk_full: false,
         };
         tables.check(self.write_buffer_bytes / 3 * 2).map(|()| tables)
     }
@@ -151,6 +152,7 @@ impl DirectoryStorage {
             remove_stale_options_files(tables.path());
             torn_manifest::truncate_torn_manifest((&directory, &wal, &tables), table_options, identity)?;
         }
+        let table_options = RocksOptions { is_disk_full: reserve.is_given_up(), ..table_options };
         let tables = RocksStorage::open(&tables, table_options, is_new, marker)?;
         let options = LsmOptions {
             wal_id: identity,
@@ -258,6 +260,23 @@ impl DirectoryStorage {
     fn full_disk(&self) -> Option<&Reserve> {
         self.reserve.as_ref().filter(|reserve| reserve.is_given_up())
     }
+
+    /// What was deleted leaves the log by a flush, and the tables by a compaction. Each writes what
+    /// is left before it frees anything, so each is made only if that fits, and the caller lets
+    /// nothing else be written meanwhile.
+    fn reclaim(&self, reserve: &Reserve) -> Result<(), EngineError> {
+        reserve.replenish();
+        let segments = file_sizes(&self.wal).filter(|(name, _)| wal::is_segment(name));
+        let log_bytes = segments.map(|(_, bytes)| bytes).sum();
+        if reserve.is_given_up() && self.lsm.flush_to_free_space(reserve.usable_bytes(), log_bytes)? {
+            self.compaction_due.store(true, Ordering::Relaxed);
+        }
+        if reserve.is_given_up() && self.compaction_due.swap(false, Ordering::Relaxed) {
+            self.lsm.tables().compact_deletions(&|| reserve.usable_bytes())?;
+        }
+        reserve.replenish();
+        Ok(())
+    }
 }
 
 impl Storage for DirectoryStorage {
@@ -339,29 +358,16 @@ impl Storage for DirectoryStorage {
 
     /// A frame is at most twice as large as its batches: keys are escaped.
     fn has_space(&self, bytes: usize, needed: SpaceLeft) -> bool {
-        self.full_disk().is_none_or(|reserve| {
-            let _no_reclaim = self.write_lock().lock();
-            reserve.has_space((bytes as u64).saturating_mul(2), needed)
-        })
+        let Some(reserve) = self.full_disk() else { return true };
+        let _no_reclaim = self.write_lock().lock();
+        let has_space = || reserve.has_space((bytes as u64).saturating_mul(2), needed);
+        has_space() || self.reclaim(reserve).is_ok() && has_space()
     }
 
-    /// What was deleted leaves the log by a flush, and the tables by a compaction. Each writes what
-    /// is left before it frees anything, so each is made only if that fits, and nothing else is
-    /// written meanwhile.
     fn reclaim_space(&self) -> Result<(), EngineError> {
         let Some(reserve) = self.full_disk() else { return Ok(()) };
         let _no_batch = self.write_lock().lock();
-        reserve.replenish();
-        let segments = file_sizes(&self.wal).filter(|(name, _)| wal::is_segment(name));
-        let log_bytes = segments.map(|(_, bytes)| bytes).sum();
-        if reserve.is_given_up() && self.lsm.flush_to_free_space(reserve.usable_bytes(), log_bytes)? {
-            self.compaction_due.store(true, Ordering::Relaxed);
-        }
-        if reserve.is_given_up() && self.compaction_due.swap(false, Ordering::Relaxed) {
-            self.lsm.tables().compact_deletions(&|| reserve.usable_bytes())?;
-        }
-        reserve.replenish();
-        Ok(())
+        self.reclaim(reserve)
     }
 
     fn stats(&self) -> Result<EngineStats, EngineError> {

@@ -39,8 +39,10 @@ use crate::process::Process;
 const RESERVE_BYTES: u64 = 1 << 20;
 /// The reserve is made if this much is free.
 const ENOUGH_BYTES: u64 = SpaceLeft::ENOUGH_BYTES;
-/// Rows are deleted only while this much is free.
-const OPENING_BYTES: u64 = 256 << 10;
+/// Rows are deleted only while this much is free. The deletions that were written until then have
+/// at most 640 KiB in the log, and half of it in the tables: a flush of them still fits, after a
+/// drop of what else the log has.
+const OPENING_BYTES: u64 = 384 << 10;
 /// Drops are written only while this much is free.
 const LAST_OPENING_BYTES: u64 = 160 << 10;
 

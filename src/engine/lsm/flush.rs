@@ -192,8 +192,12 @@ pub fn unflushed<D: Disk, T: Storage>(shared: &Shared<D, T>) -> Unflushed {
     };
     for memtable in read_state.memtables() {
         for column in Column::ALL {
+            let mut before: &[u8] = &[];
             for (key, content) in memtable.changed_between(column, read_state.flushed_sequence, u64::MAX) {
-                add(key.len() + content.map_or(0, <[u8]>::len), content.is_none());
+                // A table has only what differs from the key before.
+                let shared = key.iter().zip(before).take_while(|(one, other)| one == other).count();
+                add(key.len() - shared + content.map_or(0, <[u8]>::len), content.is_none());
+                before = key;
             }
         }
         for tombstone in memtable.range_tombstones_between(read_state.flushed_sequence, u64::MAX) {
