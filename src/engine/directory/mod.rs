@@ -272,7 +272,8 @@ impl DirectoryStorage {
             self.compaction_due.store(true, Ordering::Relaxed);
         }
         if reserve.is_given_up() && self.compaction_due.swap(false, Ordering::Relaxed) {
-            self.lsm.tables().compact_deletions(&|| reserve.usable_bytes())?;
+            let older = self.lsm.older_table_snapshots();
+            self.lsm.tables().compact_deletions(&older, &|| reserve.usable_bytes())?;
         }
         reserve.replenish();
         Ok(())

@@ -14,11 +14,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rocksdb::{BottommostLevelCompaction, CompactOptions, LiveFile};
 
-use super::{LockedDb, RocksStorage, column_family_name, engine_error};
+use super::{LockedDb, RocksSnapshot, RocksStorage, column_family_name, engine_error};
 use crate::engine::storage::{CellReader as _, Column};
 use crate::engine::{EngineError, RowRange};
 use crate::tunables::TABLE_ENTRY_BYTES;
@@ -62,13 +63,17 @@ impl RocksStorage {
     }
 
     /// Compacts each range of tables that have deletions, if what is left of the range fits into
-    /// the free space. Then what was deleted is gone, unless a snapshot reads it.
-    pub fn compact_deletions(&self, free_bytes: &dyn Fn() -> u64) -> Result<(), EngineError> {
+    /// the free space. Then what was deleted is gone, unless one of the older snapshots reads it.
+    pub fn compact_deletions(
+        &self,
+        older: &[Arc<RocksSnapshot>],
+        free_bytes: &dyn Fn() -> u64,
+    ) -> Result<(), EngineError> {
         let files = self.database.borrow_owner().db.live_files().map_err(engine_error)?;
         for column in Column::ALL {
             let own = files.iter().filter(|file| file.column_family_name == column_family_name(column));
             for (start, end) in ranges_with_deletions(&own.collect::<Vec<_>>()) {
-                if self.fits(column, &start, &end, free_bytes())? {
+                if self.fits(column, (&start, &end), older, free_bytes())? {
                     self.compact(column, &start, &end);
                 }
             }
@@ -76,15 +81,33 @@ impl RocksStorage {
         Ok(())
     }
 
-    /// Whether the cells of a range take at most `free` bytes in a new table, without compression.
-    fn fits(&self, column: Column, start: &[u8], end: &[u8], free: u64) -> Result<bool, EngineError> {
+    /// Whether the cells of a range, and those that older snapshots read in their place, take at
+    /// most `free` bytes in a new table, without compression.
+    fn fits(
+        &self,
+        column: Column,
+        (start, end): (&[u8], &[u8]),
+        older: &[Arc<RocksSnapshot>],
+        free: u64,
+    ) -> Result<bool, EngineError> {
         let range = RowRange { start: Bound::Included(start.to_vec()), end: Bound::Included(end.to_vec()) };
-        let mut bytes = 0;
-        self.scan(column, &range, false, |key, value| {
+        let (mut bytes, mut failed) = (0, None);
+        let mut add = |key: &[u8], value: &[u8]| {
             bytes += (key.len() + value.len() + TABLE_ENTRY_BYTES) as u64;
             bytes <= free
-        })?;
-        Ok(bytes <= free)
+        };
+        self.scan(column, &range, false, &mut add)?;
+        for snapshot in older {
+            snapshot.scan(column, &range, false, |key, value| match self.get(column, key, |now| now == value) {
+                Ok(Some(true)) => true,
+                Ok(_) => add(key, value),
+                Err(error) => {
+                    failed = Some(error);
+                    false
+                }
+            })?;
+        }
+        failed.map_or(Ok(bytes <= free), Err)
     }
 
     fn compact(&self, column: Column, start: &[u8], end: &[u8]) {
