@@ -134,10 +134,12 @@ fn delete_some(store: &Store) -> Result<usize, Error> {
 }
 
 fn left_by_room(directory: &Path) {
-    let path = directory.join("store");
+    let (path, room) = (directory.join("store"), directory.join("room"));
+    fs::write(&room, vec![1; 3 << 20]).unwrap();
     let (rows, kept) = full_store(directory, &small());
     opens_often(&path, &small(), 100);
     fs::remove_file(directory.join("ballast")).unwrap();
+    fs::remove_file(room).unwrap();
     assert!(is_usable(&path, &small()), "the store is not usable");
     rows.check(&path);
     kept.check(&path);
