@@ -18,6 +18,7 @@
 
 mod access;
 mod durable_names;
+mod full_disk;
 pub(super) mod marker;
 mod names;
 mod nested;
@@ -255,31 +256,6 @@ impl CellReader for DirectoryStorage {
     }
 }
 
-impl DirectoryStorage {
-    /// The reserve, while it is given up.
-    fn full_disk(&self) -> Option<&Reserve> {
-        self.reserve.as_ref().filter(|reserve| reserve.is_given_up())
-    }
-
-    /// What was deleted leaves the log by a flush, and the tables by a compaction. Each writes what
-    /// is left before it frees anything, so each is made only if that fits, and the caller lets
-    /// nothing else be written meanwhile.
-    fn reclaim(&self, reserve: &Reserve) -> Result<(), EngineError> {
-        reserve.replenish();
-        let segments = file_sizes(&self.wal).filter(|(name, _)| wal::is_segment(name));
-        let log_bytes = segments.map(|(_, bytes)| bytes).sum();
-        if reserve.is_given_up() && self.lsm.flush_to_free_space(reserve.usable_bytes(), log_bytes)? {
-            self.compaction_due.store(true, Ordering::Relaxed);
-        }
-        if reserve.is_given_up() && self.compaction_due.swap(false, Ordering::Relaxed) {
-            let older = self.lsm.older_table_snapshots();
-            self.lsm.tables().compact_deletions(&older, &|| reserve.usable_bytes())?;
-        }
-        reserve.replenish();
-        Ok(())
-    }
-}
-
 impl Storage for DirectoryStorage {
     type Snapshot = LsmSnapshot<OsDisk, RocksStorage>;
     type Batch<'a> = LsmBatch;
@@ -357,18 +333,12 @@ impl Storage for DirectoryStorage {
         self.reserve.as_ref().map_or(SpaceLeft::Enough, Reserve::space_left)
     }
 
-    /// A frame is at most twice as large as its batches: keys are escaped.
     fn has_space(&self, bytes: usize, needed: SpaceLeft) -> bool {
-        let Some(reserve) = self.full_disk() else { return true };
-        let _no_reclaim = self.write_lock().lock();
-        let has_space = || reserve.has_space((bytes as u64).saturating_mul(2), needed);
-        has_space() || self.reclaim(reserve).is_ok() && has_space()
+        self.full_disk_has_space(bytes, needed)
     }
 
     fn reclaim_space(&self) -> Result<(), EngineError> {
-        let Some(reserve) = self.full_disk() else { return Ok(()) };
-        let _no_batch = self.write_lock().lock();
-        self.reclaim(reserve)
+        self.reclaim_full_disk()
     }
 
     fn stats(&self) -> Result<EngineStats, EngineError> {

@@ -41,8 +41,9 @@ pub struct LsmOptions {
     /// `run_background_once`.
     pub background_flush: bool,
     /// Whether the disk was full when the store was opened and is still. A flush may then find no
-    /// room. So none is made but by [`flush_to_free_space`](super::LsmStorage::flush_to_free_space),
-    /// however long the log is: the replayed memtable goes on.
+    /// room. So none is made but by
+    /// [`flush_to_free_space`](super::LsmStorage::flush_to_free_space), however long the log is:
+    /// the replayed memtable goes on.
     pub is_disk_full: Arc<AtomicBool>,
 }
 
