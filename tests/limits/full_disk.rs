@@ -8,7 +8,7 @@ use percolite::{Builder, Error, Store};
 
 use crate::Scenario;
 use crate::disk::{check_refused, fill_with_ballast, full_store, is_usable, small_disk};
-use crate::rows::small;
+use crate::rows::{Acknowledged, scattered, small};
 
 pub const SCENARIOS: &[Scenario] = &[
     small_disk("deleting many rows on a full disk ends with a store that opens", deletes_many_rows),
@@ -17,6 +17,7 @@ pub const SCENARIOS: &[Scenario] = &[
     small_disk("a log that fills the disk opens 300 times between deletions", opens_with_a_long_log),
     small_disk("a large transaction on a full disk is refused and fails nothing", large_transaction),
     small_disk("deleted rows are collected on a full disk", collects_garbage),
+    small_disk("an opening whose flush does not fit makes none", opens_without_flush),
     small_disk("with any free space a store can be emptied and opened", sweep),
 ];
 
@@ -146,6 +147,25 @@ fn collects_garbage(directory: &Path) {
     store.close().unwrap();
     open(&path, &small(), "after GC").close().unwrap();
     kept.check(&path);
+}
+
+/// The log has so many segments that an opening flushes it, and the reserve is whole.
+fn opens_without_flush(directory: &Path) {
+    let path = directory.join("store");
+    let mut rows = Acknowledged::default();
+    for _ in 0..18 {
+        let store = Store::open(&path).unwrap();
+        rows.write(&store, scattered, 150).unwrap();
+        store.close().unwrap();
+    }
+    let room = directory.join("room");
+    fs::write(&room, vec![1; 1200 << 10]).unwrap();
+    fill_with_ballast(directory);
+    fs::remove_file(room).unwrap();
+    for number in 0..10 {
+        open(&path, &Store::builder(), &format!("opening {number}")).close().unwrap();
+    }
+    rows.check(&path);
 }
 
 fn copy(from: &Path, to: &Path) {
