@@ -15,6 +15,7 @@ pub const SCENARIOS: &[Scenario] = &[
     small_disk("deleting what only the log has leaves space for openings", deletes_from_the_log),
     small_disk("a store on a full disk opens 300 times between deletions", opens_between_deletions),
     small_disk("a log that fills the disk opens 300 times between deletions", opens_with_a_long_log),
+    small_disk("deletions in quick succession are flushed on a full disk", deletes_quickly),
     small_disk("a large transaction on a full disk is refused and fails nothing", large_transaction),
     small_disk("deleted rows are collected on a full disk", collects_garbage),
     small_disk("an opening whose flush does not fit makes none", opens_without_flush),
@@ -84,6 +85,20 @@ fn deletes_from_the_log(directory: &Path) {
         Store::open(&path).unwrap().keyspace("more").is_ok()
     });
     assert!(openings.is_some(), "the store is not usable");
+    kept.check(&path);
+}
+
+/// In all they take more of the log than the reserve has.
+fn deletes_quickly(directory: &Path) {
+    let path = directory.join("store");
+    let (_, kept) = full_store(directory, &small());
+    let store = open(&path, &small(), "deletions");
+    let rows = store.keyspace("rows").unwrap();
+    for number in 0..5000_u64 {
+        store.transact(|txn| txn.delete(&rows, [&number.to_be_bytes()[..], &[0xff; 100]].concat())).unwrap();
+    }
+    store.close().unwrap();
+    open(&path, &small(), "after the deletions").close().unwrap();
     kept.check(&path);
 }
 

@@ -12,6 +12,10 @@ use crate::engine::storage::Storage as _;
 use crate::engine::{EngineError, SpaceLeft};
 use crate::wal;
 
+/// After batches of this size a flush is tried, without a wait for the background worker: a flush of
+/// all that deletions may write might not fit.
+const FLUSHED_BYTES: usize = 128 << 10;
+
 impl DirectoryStorage {
     /// The reserve, while it is given up.
     pub(super) fn full_disk(&self) -> Option<&Reserve> {
@@ -24,7 +28,12 @@ impl DirectoryStorage {
         let Some(reserve) = self.full_disk() else { return true };
         let _no_reclaim = self.write_lock().lock();
         let has_space = || reserve.has_space((bytes as u64).saturating_mul(2), needed);
-        has_space() || self.reclaim(reserve).is_ok() && has_space()
+        let unflushed = self.written_to_full_disk.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if unflushed > FLUSHED_BYTES || !has_space() {
+            // An error has failed the store, and the next write returns it.
+            let _ = self.reclaim(reserve);
+        }
+        has_space()
     }
 
     /// See [`Engine::reclaim_space`](crate::engine::Engine::reclaim_space).
@@ -35,6 +44,7 @@ impl DirectoryStorage {
     }
 
     fn reclaim(&self, reserve: &Reserve) -> Result<(), EngineError> {
+        self.written_to_full_disk.store(0, Ordering::Relaxed);
         reserve.replenish();
         let segments = file_sizes(&self.wal).filter(|(name, _)| wal::is_segment(name));
         let log_bytes = segments.map(|(_, bytes)| bytes).sum();

@@ -31,7 +31,7 @@ mod torn_manifest;
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use self::access::cannot;
 use self::marker::{LockedDir, commit_checkpoint_marker, commit_marker, lock_exclusive, lock_shared};
@@ -103,6 +103,8 @@ pub struct DirectoryStorage {
     accepted_losses: Vec<DataLoss>,
     /// Whether tables have deletions whose compaction was not tried yet.
     compaction_due: AtomicBool,
+    /// The size of the batches since the last attempt to give space back to a full disk.
+    written_to_full_disk: AtomicUsize,
 }
 
 impl fmt::Debug for DirectoryStorage {
@@ -174,7 +176,8 @@ impl DirectoryStorage {
         reserve.replenish();
         let compaction_due = AtomicBool::new(reserve.is_given_up());
         let accepted_losses = read_accepted_losses(&wal)?;
-        Ok(Self { lsm, accepted_losses, directory, wal, reserve: Some(reserve), compaction_due })
+        let written_to_full_disk = AtomicUsize::default();
+        Ok(Self { lsm, accepted_losses, directory, wal, reserve: Some(reserve), compaction_due, written_to_full_disk })
     }
 
     /// Opens the store in `path` read-only: nothing in the directory is changed, and writes fail.
@@ -187,7 +190,8 @@ impl DirectoryStorage {
         let tables = RocksStorage::open_read_only(&tables, table_options, Some(marker))?;
         let lsm = LsmStorage::open_read_only(OsDisk::new(wal.clone()), tables, identity, random())?;
         let accepted_losses = read_accepted_losses(&wal)?;
-        Ok(Self { lsm, accepted_losses, directory, wal, reserve: None, compaction_due: AtomicBool::default() })
+        let (compaction_due, written_to_full_disk) = Default::default();
+        Ok(Self { lsm, accepted_losses, directory, wal, reserve: None, compaction_due, written_to_full_disk })
     }
 }
 
