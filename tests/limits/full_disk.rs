@@ -164,7 +164,7 @@ fn collects_garbage(directory: &Path) {
     kept.check(&path);
 }
 
-/// The log has so many segments that an opening flushes it, and the reserve is whole.
+/// The log has more segments than an opening leaves unflushed, and the reserve is whole.
 fn opens_without_flush(directory: &Path) {
     let path = directory.join("store");
     let mut rows = Acknowledged::default();

@@ -12,8 +12,8 @@ use crate::engine::storage::Storage as _;
 use crate::engine::{EngineError, SpaceLeft};
 use crate::wal;
 
-/// After batches of this size a flush is tried, without a wait for the background worker: a flush of
-/// all that deletions may write might not fit.
+/// After batches of this size a flush is tried, without a wait for the background worker: a flush
+/// of all that deletions may write might not fit.
 const FLUSHED_BYTES: usize = 128 << 10;
 
 impl DirectoryStorage {
