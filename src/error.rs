@@ -173,6 +173,12 @@ impl Error {
         ErrorKind::InvalidArgument(what.into()).into()
     }
 
+    /// Something that a full disk has no space for, and what can be written instead.
+    pub(crate) fn full_disk(what: &str) -> Self {
+        let text = format!("the disk was full when the store was opened: {what}, or free space on the disk");
+        ErrorKind::Io(text).into()
+    }
+
     pub(crate) fn closed(reason: impl Into<String>) -> Self {
         ErrorKind::Closed(reason.into()).into()
     }

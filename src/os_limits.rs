@@ -4,6 +4,7 @@ use std::borrow::Cow;
 #[cfg(feature = "rocks")]
 use std::path::Path;
 
+const NO_SPACE: &str = "No space left on device";
 const QUOTA_EXCEEDED: &str = "Disk quota exceeded";
 
 /// The texts of errors by which the operating system says that something ran out, and the advice.
@@ -12,7 +13,7 @@ const ADVICE: &[(&str, &str)] = &[
     ("Too many open files in system", "the machine's limit of open files is reached: raise fs.file-max"),
     ("Too many open files", "raise the process's limit of open files (ulimit -n, LimitNOFILE)"),
     (
-        "No space left on device",
+        NO_SPACE,
         "free at least 3 MiB on this disk, or inodes (df -i); if the store opens, rows can be deleted and keyspaces \
          dropped",
     ),
@@ -31,10 +32,10 @@ pub fn is_limit_reached(error: &str) -> bool {
     ADVICE.iter().any(|(text, _)| error.contains(text))
 }
 
-/// Whether an error says that the quota of a user or a project is used up.
+/// Whether an error says that the disk, or the quota of a user or a project, is used up.
 #[cfg(feature = "rocks")]
-pub fn is_quota_exceeded(error: &str) -> bool {
-    error.contains(QUOTA_EXCEEDED)
+pub fn is_out_of_space(error: &str) -> bool {
+    [NO_SPACE, QUOTA_EXCEEDED].iter().any(|text| error.contains(text))
 }
 
 /// Appends to an error what can be done about it, if a limit of the operating system was reached.

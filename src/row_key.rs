@@ -13,6 +13,11 @@ use crate::value::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyspaceId(pub u32);
 
+impl KeyspaceId {
+    /// The keyspace of the store's own rows.
+    pub(crate) const CATALOG: Self = Self(0);
+}
+
 pub(crate) const KEYSPACE_BYTES: usize = size_of::<u32>();
 /// Row keys of up to this many bytes are stored inline, without an allocation: a commit handles
 /// each row's key about a dozen times.

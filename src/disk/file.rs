@@ -18,15 +18,12 @@ use super::named_file::NamedFile;
 use super::own_file::{open_own, open_own_to_change, open_own_with};
 use super::standard_streams::occupy_standard_streams;
 use super::{Directory, Disk, DiskFile, shown};
-use crate::tunables::PREALLOCATION_STEP;
-#[cfg(feature = "rocks")]
-use crate::tunables::PREALLOCATION_STEP_ON_FULL_DISK;
 
 /// A real directory.
 #[derive(Clone, Debug)]
 pub struct OsDisk {
     directory: Directory,
-    preallocation_step: usize,
+    is_full: bool,
 }
 
 /// An open file of a real directory.
@@ -53,13 +50,13 @@ fn failed(call: &'static str, path: &Path, source: io::Error) -> io::Error {
 impl OsDisk {
     /// The disk in this directory.
     pub fn new(directory: Directory) -> Self {
-        Self { directory, preallocation_step: PREALLOCATION_STEP }
+        Self { directory, is_full: false }
     }
 
-    /// The disk in this directory, which is full: files are preallocated in smaller steps.
+    /// The disk in this directory, which is full: the log takes as little space as it can.
     #[cfg(feature = "rocks")]
     pub fn new_full(directory: Directory) -> Self {
-        Self { directory, preallocation_step: PREALLOCATION_STEP_ON_FULL_DISK }
+        Self { directory, is_full: true }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -122,8 +119,8 @@ impl Disk for OsDisk {
         self.directory.sync().map_err(|error| failed("sync", self.directory.path(), error))
     }
 
-    fn preallocation_step(&self) -> u64 {
-        self.preallocation_step as u64
+    fn is_full(&self) -> bool {
+        self.is_full
     }
 }
 

@@ -33,7 +33,7 @@ pub use own_file::{check_own, check_regular, open_own, open_own_to_change, open_
 pub use sim::{CallKind, SimDisk};
 pub use standard_streams::occupy_standard_streams;
 
-use crate::tunables::PREALLOCATION_STEP;
+use crate::tunables::{PREALLOCATION_STEP, PREALLOCATION_STEP_ON_FULL_DISK};
 
 /// A directory of files. Names have no separators.
 pub trait Disk: Send + Sync + 'static {
@@ -54,9 +54,13 @@ pub trait Disk: Send + Sync + 'static {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Returns once every earlier change to the names would survive a power cut.
     fn sync_directory(&self) -> io::Result<()>;
-    /// A segment of the log is preallocated in steps of this many bytes; always the same number.
+    /// Whether the disk was full when the store was opened; always the same.
+    fn is_full(&self) -> bool {
+        false
+    }
+    /// A segment of the log is preallocated in steps of this many bytes.
     fn preallocation_step(&self) -> u64 {
-        PREALLOCATION_STEP as u64
+        if self.is_full() { PREALLOCATION_STEP_ON_FULL_DISK as u64 } else { PREALLOCATION_STEP as u64 }
     }
 }
 

@@ -64,6 +64,7 @@ struct State {
     fault: Option<InjectedFault>,
     has_failed: bool,
     fails_all: bool,
+    is_full: bool,
     choices: SplitMix64,
     inodes: BTreeMap<u64, SimContent>,
     names: BTreeMap<String, u64>,
@@ -148,6 +149,12 @@ impl SimDisk {
         for content in state.inodes.values_mut() {
             content.crash(choose);
         }
+    }
+
+    /// Sets whether the disk counts as full in the openings from now on.
+    #[cfg(test)]
+    pub fn set_full(&self, is_full: bool) {
+        self.state.lock().is_full = is_full;
     }
 
     /// Ends the process only: what was written stays written, synced or not.
@@ -345,6 +352,10 @@ impl Disk for SimDisk {
             }
             Ok(())
         })
+    }
+
+    fn is_full(&self) -> bool {
+        self.state.lock().is_full
     }
 }
 

@@ -123,6 +123,13 @@ pub trait Engine: Send + Sync {
         SpaceLeft::Enough
     }
 
+    /// Whether the disk has space for batches of this size in all, by [`RowBatch::size_bytes`],
+    /// which are possible while the disk has the space `needed`. Cheap if there is
+    /// [enough](SpaceLeft::Enough); otherwise waits for [`Engine::reclaim_space`], or calls it.
+    fn has_space(&self, _bytes: usize, _needed: SpaceLeft) -> bool {
+        true
+    }
+
     /// If there is not [enough](SpaceLeft::Enough) space: gives the space of what was deleted back
     /// to the disk, as far as there is room for that. To be called from time to time.
     fn reclaim_space(&self) -> Result<(), EngineError> {

@@ -105,7 +105,7 @@ impl SimMachine {
             memtable_bytes,
             accept_data_loss: None,
             background_flush: false,
-            is_disk_full: false,
+            is_disk_full: Arc::default(),
         };
         let storage = LsmStorage::open(self.disk.handle(), self.tables.handle(), options)?;
         let mut state = self.state.lock();

@@ -105,6 +105,10 @@ pub trait Storage: CellReader + 'static {
     fn space_left(&self) -> SpaceLeft {
         SpaceLeft::Enough
     }
+    /// See [`Engine::has_space`](super::Engine::has_space).
+    fn has_space(&self, _bytes: usize, _needed: SpaceLeft) -> bool {
+        true
+    }
     /// See [`Engine::reclaim_space`](super::Engine::reclaim_space).
     fn reclaim_space(&self) -> Result<(), EngineError> {
         Ok(())

@@ -5,7 +5,8 @@
 //! submission, in order, the leader
 //!
 //! 1. [checks](super::precheck) its preconditions against everything that was decided earlier;
-//! 2. allocates its commit timestamp, if it passed.
+//! 2. [refuses](super::space) it if a full disk has no space for it;
+//! 3. allocates its commit timestamp, if it passed.
 //!
 //! Then the leader writes all that passed, usually as *one* log frame, without a sync, publishes a
 //! view that shows them, and sends the replies. A durable commit [waits for a
@@ -63,6 +64,7 @@ use super::group_sync::GroupSync;
 use super::precheck::{Facts, LeaderMemory, Precheck};
 use super::queue::{CommitQueue, QueuedSubmission};
 use super::reply::{ReplySender, ReplySlot};
+use super::space::check_space;
 use super::submission::{Submission, SubmissionKind, SubmitResult};
 use super::timestamps::Timestamps;
 use super::views::Views;
@@ -237,6 +239,10 @@ impl GroupCommit {
             };
             if needs_read || group.bytes + bytes > GROUP_BYTES_MAX {
                 self.write_group(memory, group);
+            }
+            if let Err(refused) = check_space(&*self.parts.engine, &entry.submission, group.bytes) {
+                entry.answer(Err(refused));
+                continue;
             }
             match self.stage(memory, entry, bytes, needs_read, group) {
                 Ok(()) if needs_read => self.write_group(memory, group),

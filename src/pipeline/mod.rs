@@ -29,6 +29,7 @@
 //! |---|---|
 //! | [`group_commit`], [`queue`], [`write_group`], [`reply`] | the leader's round, the replies |
 //! | [`precheck`], [`conflict_set`], [`bloom`] | the leader's memory of locks and commits |
+//! | [`space`] | what is refused on a full disk |
 //! | [`group_sync`] | the durable view, the syncs and their waiters |
 //! | [`views`], [`snapshot_list`] | the visible view, the views in use |
 //! | [`fates`] | transactions that are finished and still have locks |
@@ -49,6 +50,7 @@ mod precheck;
 mod queue;
 mod reply;
 mod snapshot_list;
+mod space;
 mod submission;
 mod timestamps;
 mod views;

@@ -24,7 +24,7 @@ use std::{fmt, io};
 
 use super::error::WalError;
 use super::segment;
-use super::segment::SegmentHeader;
+use super::segment::SegmentEnd;
 use super::sync_record::{SyncRecord, SyncRecordFile};
 use crate::disk::{Disk, DiskFile};
 use crate::sync::Mutex;
@@ -111,12 +111,6 @@ impl<D: Disk> WalHandle<D> {
         shared.advance_durable(written, files.last().map_or(0, |(number, _)| *number))
     }
 
-    /// The number of segments.
-    #[cfg(feature = "rocks")]
-    pub fn segment_count(&self) -> usize {
-        self.shared.files.lock().old_segments.len() + 1
-    }
-
     /// Creates the file of the next segment ahead of the [rotation](super::WalWriter::rotate). If
     /// the disk has no space for the file, that is left to the rotation: the current segment may
     /// have room for more frames, as for deletions that free space.
@@ -183,16 +177,14 @@ impl<D: Disk> WalHandle<D> {
 }
 
 impl<D: Disk> WalShared<D> {
-    /// A log that is written and durable up to the beginning of its newest segment, whose header is
-    /// durable.
+    /// A log that is written and durable up to this end, in its newest segment.
     pub(super) fn new(
         disk: D,
-        newest: &SegmentHeader,
+        SegmentEnd { number, last_sequence: last, .. }: SegmentEnd,
         file: Arc<D::File>,
         older: VecDeque<(u64, u64)>,
         sync_record: SyncRecordFile<D::File>,
     ) -> Self {
-        let (number, last) = (newest.number, newest.durable_sequence);
         Self {
             disk,
             written: AtomicU64::new(last),

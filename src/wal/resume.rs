@@ -14,6 +14,10 @@
 //! 3. *Remove what is beyond the end.* Segments beyond the end are not part of the log, and
 //!    recovery must not find them again if the headers of this incarnation are damaged.
 //!
+//! **On a full disk** an opening must not take space for good. So step 2 is left out if the newest
+//! segment can take more frames: then the end of that segment is overwritten with zeros, and this
+//! incarnation goes on in it.
+//!
 //! A crash between two steps leaves the log as recovery has read it, or as it is after the last
 //! step.
 //!
@@ -62,6 +66,12 @@ pub fn resume<D: Disk>(
     for link in recovered.segments.iter().filter(|link| link.header.number <= kept) {
         rewrite_tail(&disk, link, recovered.durable_sequence)?;
     }
+    let sync_record = SyncRecordFile::open(&disk, recovered.wal_id, recovered.names.has_sync_record)?;
+    if disk.is_full()
+        && let Some(link) = segment_to_go_on_in(&disk, recovered)?
+    {
+        return go_on(disk, recovered, link, sync_record);
+    }
     let header = SegmentHeader {
         number,
         salt,
@@ -74,15 +84,46 @@ pub fn resume<D: Disk>(
     if recovered.names.segments.contains(&number) {
         disk.remove(&segment::segment_file_name(number))?;
     }
-    let sync_record = SyncRecordFile::open(&disk, recovered.wal_id, recovered.names.has_sync_record)?;
     let file = Arc::new(create_segment(&disk, number)?);
     file.write_at(0, &header.encode())?;
     file.sync()?;
     crash_point!(WalResumed);
     remove_after_end(&disk, recovered, kept, number)?;
-    let older = removable_segments(recovered, kept);
-    let shared = WalShared::new(disk, &header, Arc::clone(&file), older, sync_record);
-    Ok(WalWriter::new(shared, file, header))
+    let (older, step) = (removable_segments(recovered, kept), disk.preallocation_step());
+    let shared = WalShared::new(disk, header.empty_end(), Arc::clone(&file), older, sync_record);
+    Ok(WalWriter::new(shared, file, (header, header.empty_end(), step)))
+}
+
+/// The newest segment, if this incarnation can go on in it: it has frames, nothing but a spare
+/// segment is beyond it, and its file ends with the preallocation step in which its frames end. A
+/// longer file may have holes, which would take space to be filled.
+fn segment_to_go_on_in<'a, D: Disk>(disk: &D, recovered: &'a Recovered) -> io::Result<Option<&'a RecoveredSegment>> {
+    let Some(link) = recovered.segments.last().filter(|_| recovered.data_loss().is_none()) else { return Ok(None) };
+    let RecoveredSegment { header, end } = link;
+    let newest = recovered.names.newest();
+    if end.last_sequence < header.first_sequence || newest != header.number && recovered.spare != Some(newest) {
+        return Ok(None);
+    }
+    let bytes = disk.open(&segment::segment_file_name(header.number))?.len()?;
+    Ok((bytes <= end.offset.next_multiple_of(disk.preallocation_step())).then_some(link))
+}
+
+/// Goes on in this segment. What is beyond its frames is overwritten with zeros, durably, before
+/// the first frame is written: valid frames after a torn one must stay dropped.
+fn go_on<D: Disk>(
+    disk: D,
+    recovered: &Recovered,
+    &RecoveredSegment { header, end }: &RecoveredSegment,
+    sync_record: SyncRecordFile<D::File>,
+) -> Result<WalWriter<D>, WalError> {
+    let file = Arc::new(disk.open_writable(&segment::segment_file_name(header.number))?);
+    let preallocated_to = segment::preallocate(&*file, disk.preallocation_step(), end.offset, end.offset - 1)?;
+    file.sync()?;
+    disk.sync_directory()?;
+    remove_after_end(&disk, recovered, header.number, u64::MAX)?;
+    let older = removable_segments(recovered, header.number.saturating_sub(1));
+    let shared = WalShared::new(disk, end, Arc::clone(&file), older, sync_record);
+    Ok(WalWriter::new(shared, file, (header, end, preallocated_to)))
 }
 
 /// Creates the log of a new store, or of a checkpoint whose tables have everything up to the

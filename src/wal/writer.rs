@@ -39,15 +39,14 @@ impl<D: Disk> fmt::Debug for WalWriter<D> {
 }
 
 impl<D: Disk> WalWriter<D> {
-    /// A writer on a segment that has no frames and is durable.
-    pub(super) fn new(shared: WalShared<D>, file: Arc<D::File>, header: SegmentHeader) -> Self {
-        Self {
-            preallocated_to: shared.preallocation_step(),
-            shared: Arc::new(shared),
-            file,
-            header,
-            end: header.empty_end(),
-        }
+    /// A writer that goes on at the end of this segment, which is durable and preallocated up to an
+    /// offset.
+    pub(super) fn new(
+        shared: WalShared<D>,
+        file: Arc<D::File>,
+        (header, end, preallocated_to): (SegmentHeader, SegmentEnd, u64),
+    ) -> Self {
+        Self { shared: Arc::new(shared), file, header, end, preallocated_to }
     }
 
     /// A handle for other threads: syncs, preallocation, removal of segments.

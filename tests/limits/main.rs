@@ -13,6 +13,7 @@
 
 mod descriptors;
 mod disk;
+mod full_disk;
 mod growth;
 mod process;
 mod rows;
@@ -101,7 +102,8 @@ pub struct Scenario {
 }
 
 fn main() -> ExitCode {
-    let scenarios = [descriptors::SCENARIOS, disk::SCENARIOS, growth::SCENARIOS, process::SCENARIOS].concat();
+    let scenarios =
+        [descriptors::SCENARIOS, disk::SCENARIOS, full_disk::SCENARIOS, growth::SCENARIOS, process::SCENARIOS].concat();
     if let (Ok(name), Some(directory)) = (std::env::var(SCENARIO), std::env::var_os(DIRECTORY)) {
         let scenario = scenarios.iter().find(|scenario| scenario.name == name).unwrap();
         (scenario.run)(&PathBuf::from(directory));

@@ -18,6 +18,7 @@
 
 mod access;
 mod durable_names;
+mod full_disk;
 pub(super) mod marker;
 mod names;
 mod nested;
@@ -31,11 +32,11 @@ use std::fmt;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use self::access::cannot;
 use self::marker::{LockedDir, commit_checkpoint_marker, commit_marker, lock_exclusive, lock_shared};
-use self::names::{MARKER, TABLES_DIR, WAL_DIR, random};
+use self::names::{MARKER, RESERVE, TABLES_DIR, WAL_DIR, random};
 use self::new_directory::NewDirectory;
 use self::reserve::Reserve;
 pub(crate) use self::status_file::read;
@@ -48,7 +49,7 @@ use super::store_lock::{LockFile, StoreLock};
 use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, SpaceLeft, WriteStallStats};
 use crate::disk::{Directory, OsDisk, shown};
 use crate::option_ranges;
-use crate::os_limits::is_quota_exceeded;
+use crate::os_limits::is_out_of_space;
 use crate::sync::Mutex;
 use crate::wal;
 
@@ -83,6 +84,7 @@ impl DirectoryOptions {
             block_cache_bytes: self.block_cache_bytes,
             write_buffer_bytes: self.write_buffer_bytes / 3,
             compression: self.compression,
+            is_disk_full: false,
         };
         tables.check(self.write_buffer_bytes / 3 * 2).map(|()| tables)
     }
@@ -102,6 +104,8 @@ pub struct DirectoryStorage {
     accepted_losses: Vec<DataLoss>,
     /// Whether tables have deletions whose compaction was not tried yet.
     compaction_due: AtomicBool,
+    /// The size of the batches since the last attempt to give space back to a full disk.
+    written_to_full_disk: AtomicUsize,
 }
 
 impl fmt::Debug for DirectoryStorage {
@@ -114,8 +118,11 @@ impl DirectoryStorage {
     /// Opens the store in `path`. Creates it if the directory is missing or empty.
     pub fn open(path: &Path, options: DirectoryOptions) -> Result<Self, EngineError> {
         match Self::open_once(path, options, Reserve::open) {
-            // A full disk is seen beforehand, the end of a user's quota is not.
-            Err(error) if is_quota_exceeded(&error.to_string()) => Self::open_once(path, options, Reserve::give_up),
+            // The end of a user's quota is not seen beforehand, nor whether the flush of a long log
+            // fits. A new store has no reserve.
+            Err(error) if is_out_of_space(&error.to_string()) && path.join(RESERVE).exists() => {
+                Self::open_once(path, options, Reserve::give_up)
+            }
             opened => opened,
         }
     }
@@ -147,6 +154,7 @@ impl DirectoryStorage {
             remove_stale_options_files(tables.path());
             torn_manifest::truncate_torn_manifest((&directory, &wal, &tables), table_options, identity)?;
         }
+        let table_options = RocksOptions { is_disk_full: reserve.is_given_up(), ..table_options };
         let tables = RocksStorage::open(&tables, table_options, is_new, marker)?;
         let options = LsmOptions {
             wal_id: identity,
@@ -155,7 +163,7 @@ impl DirectoryStorage {
             memtable_bytes: options.memtable_bytes(),
             accept_data_loss: options.accept_data_loss,
             background_flush: true,
-            is_disk_full: reserve.is_given_up(),
+            is_disk_full: reserve.given_up_flag(),
         };
         let new_disk = if reserve.is_given_up() { OsDisk::new_full } else { OsDisk::new };
         let lsm = LsmStorage::open(new_disk(wal.clone()), tables, options)?;
@@ -167,7 +175,8 @@ impl DirectoryStorage {
         reserve.replenish();
         let compaction_due = AtomicBool::new(reserve.is_given_up());
         let accepted_losses = read_accepted_losses(&wal)?;
-        Ok(Self { lsm, accepted_losses, directory, wal, reserve: Some(reserve), compaction_due })
+        let written_to_full_disk = AtomicUsize::default();
+        Ok(Self { lsm, accepted_losses, directory, wal, reserve: Some(reserve), compaction_due, written_to_full_disk })
     }
 
     /// Opens the store in `path` read-only: nothing in the directory is changed, and writes fail.
@@ -180,7 +189,8 @@ impl DirectoryStorage {
         let tables = RocksStorage::open_read_only(&tables, table_options, Some(marker))?;
         let lsm = LsmStorage::open_read_only(OsDisk::new(wal.clone()), tables, identity, random())?;
         let accepted_losses = read_accepted_losses(&wal)?;
-        Ok(Self { lsm, accepted_losses, directory, wal, reserve: None, compaction_due: AtomicBool::default() })
+        let (compaction_due, written_to_full_disk) = Default::default();
+        Ok(Self { lsm, accepted_losses, directory, wal, reserve: None, compaction_due, written_to_full_disk })
     }
 }
 
@@ -297,6 +307,9 @@ impl Storage for DirectoryStorage {
     fn checkpoint(&self, directory: &Path) -> Result<(), EngineError> {
         let failed =
             |reason: String| EngineError::Io(format!("cannot make a checkpoint in {}: {reason}", shown(directory)));
+        if self.full_disk().is_some_and(|reserve| !self.lsm.flush_fits(reserve.usable_bytes())) {
+            return Err(failed("the disk of the store is full, and has no space for the flush before it".into()));
+        }
         let copy = NewDirectory::create(directory, "a checkpoint")?;
         let target = copy.directory();
         let copied = self.lsm.with_flushed_tables(|tables, flushed_sequence| {
@@ -315,8 +328,12 @@ impl Storage for DirectoryStorage {
         copied.map(|()| copy.keep())
     }
 
-    /// In an idle store the deletion would stay in the memtable, and the rows in the tables.
+    /// In an idle store the deletion would stay in the memtable, and the rows in the tables. On a
+    /// full disk [`Storage::reclaim_space`] follows, which asks whether there is space.
     fn reclaim_range(&self, start: &[u8], end: &[u8]) -> Result<(), EngineError> {
+        if self.full_disk().is_some() {
+            return Ok(());
+        }
         let tables = self.lsm.tables();
         let size = |column| tables.approximate_size(column, start, end).unwrap_or(0);
         let bytes: u64 = Column::ALL.into_iter().map(size).sum();
@@ -331,19 +348,12 @@ impl Storage for DirectoryStorage {
         self.reserve.as_ref().map_or(SpaceLeft::Enough, Reserve::space_left)
     }
 
-    /// What was deleted leaves the log by a flush, and the tables by a compaction. Each writes what
-    /// is left before it frees anything, so each is made only if that fits.
+    fn has_space(&self, bytes: usize, needed: SpaceLeft) -> bool {
+        self.full_disk_has_space(bytes, needed)
+    }
+
     fn reclaim_space(&self) -> Result<(), EngineError> {
-        let Some(reserve) = self.reserve.as_ref().filter(|reserve| reserve.is_given_up()) else { return Ok(()) };
-        reserve.replenish();
-        if reserve.is_given_up() && self.lsm.flush_to_free_space(reserve.usable_bytes())? {
-            self.compaction_due.store(true, Ordering::Relaxed);
-        }
-        if reserve.is_given_up() && self.compaction_due.swap(false, Ordering::Relaxed) {
-            self.lsm.tables().compact_deletions(&|| reserve.usable_bytes())?;
-        }
-        reserve.replenish();
-        Ok(())
+        self.reclaim_full_disk()
     }
 
     fn stats(&self) -> Result<EngineStats, EngineError> {

@@ -14,14 +14,19 @@
 //! opening. A store that never had room for a reserve has no file, and opens as if there were none.
 //!
 //! Deletions row by row may use the reserve up. Then the store could not be opened any more, so the
-//! last [`OPENING_BYTES`] are left to openings, and to the few rows that drop a keyspace. Measured
-//! in a store with a full reserve: an opening takes 16 KiB for its segment and 110 KiB for
-//! RocksDB's manifest, options and log of events, of which it removes the older ones; a drop and
-//! its flush take 40 KiB.
+//! last [`OPENING_BYTES`] are left to openings, and to the few rows that drop a keyspace; of these
+//! the last [`LAST_OPENING_BYTES`] are left to openings alone. Measured in a store with a full
+//! reserve: an opening takes 16 KiB for a segment and 110 KiB for RocksDB's manifest, options and
+//! log of events, of which it removes the older ones; a drop and its flush take 40 KiB.
+//!
+//! Other writes of the log do not ask: the high-water mark of timestamps, of an opening, a close,
+//! or each second and a half of commits; the safe point; and the purge of a dropped keyspace. Each
+//! takes at most some 200 bytes, and the next flush gives them back.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::access::cannot;
@@ -34,8 +39,12 @@ use crate::process::Process;
 const RESERVE_BYTES: u64 = 1 << 20;
 /// The reserve is made if this much is free.
 const ENOUGH_BYTES: u64 = SpaceLeft::ENOUGH_BYTES;
-/// Rows are deleted only while this much is free.
-const OPENING_BYTES: u64 = 256 << 10;
+/// Rows are deleted only while this much is free. The deletions that were written until then have
+/// at most 640 KiB in the log, and half of it in the tables: a flush of them still fits, after a
+/// drop of what else the log has.
+const OPENING_BYTES: u64 = 384 << 10;
+/// Drops are written only while this much is free.
+const LAST_OPENING_BYTES: u64 = 160 << 10;
 
 /// Flushes and compactions leave this much free, for the log and the manifest meanwhile.
 const KEPT_BYTES: u64 = 64 << 10;
@@ -44,13 +53,13 @@ const KEPT_BYTES: u64 = 64 << 10;
 pub struct Reserve {
     directory: Directory,
     process: Process,
-    is_given_up: AtomicBool,
+    is_given_up: Arc<AtomicBool>,
 }
 
 impl Reserve {
     /// Gives the reserve up if the disk has too little space. Makes no file.
     pub fn open(directory: &Directory) -> Result<Self, EngineError> {
-        let mut reserve = Self::check(directory)?;
+        let reserve = Self::check(directory)?;
         let is_too_little = match reserve.path().metadata() {
             Err(_) => false,
             Ok(file) if file.len() < RESERVE_BYTES => reserve.make().is_err_and(|error| is_out_of_space(&error)),
@@ -64,22 +73,22 @@ impl Reserve {
 
     /// Gives the reserve up, because there is less space than the disk has free.
     pub fn give_up(directory: &Directory) -> Result<Self, EngineError> {
-        let mut reserve = Self::check(directory)?;
+        let reserve = Self::check(directory)?;
         reserve.empty();
         Ok(reserve)
     }
 
     fn check(directory: &Directory) -> Result<Self, EngineError> {
         let process = Process::current();
-        let reserve = Self { directory: directory.clone(), process, is_given_up: AtomicBool::new(false) };
+        let reserve = Self { directory: directory.clone(), process, is_given_up: Arc::default() };
         check_own(&reserve.path()).map_err(|error| cannot("open", &reserve.path(), &error))?;
         Ok(reserve)
     }
 
-    fn empty(&mut self) {
+    fn empty(&self) {
         // An error is ignored: then the opening may find no space, and says so.
         let _ = self.empty_file();
-        self.is_given_up = AtomicBool::new(true);
+        self.is_given_up.store(true, Ordering::Relaxed);
     }
 
     fn path(&self) -> PathBuf {
@@ -91,6 +100,11 @@ impl Reserve {
         self.is_given_up.load(Ordering::Relaxed)
     }
 
+    /// [`is_given_up`](Self::is_given_up), for as long as the store is open.
+    pub fn given_up_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_given_up)
+    }
+
     /// What the disk has space for.
     pub fn space_left(&self) -> SpaceLeft {
         match self.is_given_up() {
@@ -98,6 +112,12 @@ impl Reserve {
             true if self.free_bytes() < OPENING_BYTES => SpaceLeft::ForDrops,
             true => SpaceLeft::ForDeletions,
         }
+    }
+
+    /// Whether that much can be written to the log while there is the space that is needed.
+    pub fn has_space(&self, bytes: u64, needed: SpaceLeft) -> bool {
+        let kept = if needed == SpaceLeft::ForDrops { LAST_OPENING_BYTES } else { OPENING_BYTES };
+        self.free_bytes() >= bytes.saturating_add(kept)
     }
 
     /// The free space of the disk, in bytes; the maximum if it is unknown.

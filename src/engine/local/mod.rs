@@ -280,6 +280,10 @@ impl<S: Storage> Engine for LocalEngine<S> {
         self.storage.space_left()
     }
 
+    fn has_space(&self, bytes: usize, needed: SpaceLeft) -> bool {
+        self.storage.has_space(bytes, needed)
+    }
+
     fn reclaim_space(&self) -> Result<(), EngineError> {
         self.storage.reclaim_space()
     }

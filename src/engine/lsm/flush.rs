@@ -35,6 +35,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::read_state::{CurrentState, ImmutableMemtable, ReadState};
 use super::shared::{FLUSH_TARGET_KEY, FLUSHED_SEQUENCE_KEY, Shared, WritePath, WriterState, wal_error};
@@ -60,7 +61,7 @@ pub fn switch_memtable_if_full<D: Disk, T: Storage>(
     writer: &mut WriterState<D>,
 ) -> Result<bool, EngineError> {
     let memory = writer.memtable.memtable().memory_bytes();
-    if memory < path.memtable_bytes {
+    if memory < path.memtable_bytes || path.is_disk_full.load(Ordering::Relaxed) {
         return Ok(false);
     }
     if shared.state.lock().read_state.immutable.is_some() {
@@ -191,8 +192,12 @@ pub fn unflushed<D: Disk, T: Storage>(shared: &Shared<D, T>) -> Unflushed {
     };
     for memtable in read_state.memtables() {
         for column in Column::ALL {
+            let mut before: &[u8] = &[];
             for (key, content) in memtable.changed_between(column, read_state.flushed_sequence, u64::MAX) {
-                add(key.len() + content.map_or(0, <[u8]>::len), content.is_none());
+                // A table has only what differs from the key before.
+                let shared = key.iter().zip(before).take_while(|(one, other)| one == other).count();
+                add(key.len() - shared + content.map_or(0, <[u8]>::len), content.is_none());
+                before = key;
             }
         }
         for tombstone in memtable.range_tombstones_between(read_state.flushed_sequence, u64::MAX) {

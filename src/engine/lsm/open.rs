@@ -12,7 +12,7 @@
 //! too many segments, flushes the replayed frames before it returns.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rapidhash::v3::RapidSecrets;
 
@@ -40,13 +40,15 @@ pub struct LsmOptions {
     /// Whether a background thread flushes. If not, the test or the simulator calls
     /// `run_background_once`.
     pub background_flush: bool,
-    /// Whether the disk was full. A flush may then find no room, so opening makes none, however
-    /// long the log is: the replayed memtable goes on, and what is deleted need not be flushed.
-    pub is_disk_full: bool,
+    /// Whether the disk was full when the store was opened and is still. A flush may then find no
+    /// room. So none is made but by
+    /// [`flush_to_free_space`](super::LsmStorage::flush_to_free_space), however long the log is:
+    /// the replayed memtable goes on.
+    pub is_disk_full: Arc<AtomicBool>,
 }
 
 /// An opening that replays more segments than this flushes the replayed frames.
-pub const REPLAYED_SEGMENTS_MAX: usize = 16;
+const REPLAYED_SEGMENTS_MAX: usize = 16;
 
 /// Why the replay of the log failed.
 enum ReplayError {
@@ -147,7 +149,8 @@ fn replay_salvageable<D: Disk>(
 /// Opens the store on this disk and in these tables. In a new store, creates the log if it is
 /// missing.
 pub fn open<D: Disk, T: Storage>(disk: D, tables: T, options: LsmOptions) -> Result<Shared<D, T>, EngineError> {
-    let LsmOptions { wal_id, is_new, mut random, memtable_bytes, accept_data_loss, is_disk_full, .. } = options;
+    let LsmOptions { wal_id, is_new, mut random, memtable_bytes, accept_data_loss, is_disk_full: full, .. } = options;
+    let is_disk_full = full.load(Ordering::Relaxed);
     let secrets = RapidSecrets::seed(random());
     let (flushed_sequence, replayed, recovered) = replay_wal(&disk, &tables, (wal_id, is_new), secrets)?;
     let memory = replayed.memtable().memory_bytes();
@@ -169,6 +172,7 @@ pub fn open<D: Disk, T: Storage>(disk: D, tables: T, options: LsmOptions) -> Res
         secrets,
         memtable_bytes,
         record_needed: AtomicBool::new(false),
+        is_disk_full: full,
     };
     let shared = Shared::new(tables, Some(write_path), active, immutable, secrets, (flushed_sequence, end))?;
     if is_long {

@@ -57,6 +57,8 @@ pub struct WritePath<D: Disk> {
     pub memtable_bytes: usize,
     /// Whether a sync has made frames durable that the sync record does not cover yet.
     pub record_needed: AtomicBool,
+    /// See [`LsmOptions`](super::LsmOptions::is_disk_full).
+    pub is_disk_full: Arc<AtomicBool>,
 }
 
 /// State under the writer's lock.

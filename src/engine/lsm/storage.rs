@@ -10,8 +10,6 @@ use super::batch::LsmBatch;
 use super::flush::flush_all;
 #[cfg(feature = "rocks")]
 use super::flush::unflushed;
-#[cfg(feature = "rocks")]
-use super::open::REPLAYED_SEGMENTS_MAX;
 use super::open::{LsmOptions, open, open_for_salvage, open_read_only};
 use super::shared::Shared;
 use super::snapshot::LsmSnapshot;
@@ -88,19 +86,39 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
         flush_all(&self.shared)
     }
 
-    /// Flushes everything written before this call if that shortens the log or frees what was
-    /// deleted, and if the flush takes at most `free` bytes of the disk. Returns whether there was
-    /// a flush.
+    /// Flushes everything written before this call if that shortens the log, which has `log_bytes`,
+    /// or frees what was deleted, and if the flush takes at most `free` bytes of the disk. Returns
+    /// whether there was a flush.
     #[cfg(feature = "rocks")]
-    pub fn flush_to_free_space(&self, free: u64) -> Result<bool, EngineError> {
-        let has_many_segments = self.shared.write_path()?.wal.segment_count() > REPLAYED_SEGMENTS_MAX;
+    pub fn flush_to_free_space(&self, free: u64, log_bytes: u64) -> Result<bool, EngineError> {
         let unflushed = unflushed(&self.shared);
-        let is_useful = has_many_segments || unflushed.deletions > 0 || unflushed.bytes > LONG_LOG_BYTES;
+        let is_useful = unflushed.deletions > 0 || log_bytes > LONG_LOG_BYTES;
         let fits = unflushed.bytes <= free;
         if is_useful && fits {
             flush_all(&self.shared)?;
         }
         Ok(is_useful && fits)
+    }
+
+    /// The snapshots of the tables that older open snapshots read.
+    #[cfg(feature = "rocks")]
+    pub fn older_table_snapshots(&self) -> Vec<Arc<T::Snapshot>> {
+        let current = self.shared.state.lock();
+        let mut found: Vec<Arc<T::Snapshot>> = Vec::new();
+        for open in current.snapshots.values() {
+            let tables = Arc::clone(&open.read_state.read().tables);
+            let is_new = |other: &Arc<T::Snapshot>| !Arc::ptr_eq(other, &tables);
+            if is_new(&current.read_state.tables) && found.iter().all(is_new) {
+                found.push(tables);
+            }
+        }
+        found
+    }
+
+    /// Whether a flush of everything written so far takes at most `free` bytes of the disk.
+    #[cfg(feature = "rocks")]
+    pub fn flush_fits(&self, free: u64) -> bool {
+        unflushed(&self.shared).bytes <= free
     }
 
     /// Flushes everything written before this call, then calls `copy` with the tables and their

@@ -12,12 +12,14 @@
 //!
 //! On a full disk the tables that have deletions are compacted if what is left of them fits.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rocksdb::{BottommostLevelCompaction, CompactOptions, LiveFile};
 
-use super::{LockedDb, RocksStorage, column_family_name, engine_error};
+use super::{LockedDb, RocksSnapshot, RocksStorage, column_family_name, engine_error};
 use crate::engine::storage::{CellReader as _, Column};
 use crate::engine::{EngineError, RowRange};
 use crate::tunables::TABLE_ENTRY_BYTES;
@@ -61,13 +63,17 @@ impl RocksStorage {
     }
 
     /// Compacts each range of tables that have deletions, if what is left of the range fits into
-    /// the free space. Then what was deleted is gone, unless a snapshot reads it.
-    pub fn compact_deletions(&self, free_bytes: &dyn Fn() -> u64) -> Result<(), EngineError> {
+    /// the free space. Then what was deleted is gone, unless one of the older snapshots reads it.
+    pub fn compact_deletions(
+        &self,
+        older: &[Arc<RocksSnapshot>],
+        free_bytes: &dyn Fn() -> u64,
+    ) -> Result<(), EngineError> {
         let files = self.database.borrow_owner().db.live_files().map_err(engine_error)?;
         for column in Column::ALL {
             let own = files.iter().filter(|file| file.column_family_name == column_family_name(column));
-            for (start, end) in ranges_with_deletions(own.collect()) {
-                if self.fits(column, &start, &end, free_bytes())? {
+            for (start, end) in ranges_with_deletions(&own.collect::<Vec<_>>()) {
+                if self.fits(column, (&start, &end), older, free_bytes())? {
                     self.compact(column, &start, &end);
                 }
             }
@@ -75,15 +81,33 @@ impl RocksStorage {
         Ok(())
     }
 
-    /// Whether the cells of a range take at most `free` bytes in a new table, without compression.
-    fn fits(&self, column: Column, start: &[u8], end: &[u8], free: u64) -> Result<bool, EngineError> {
+    /// Whether the cells of a range, and those that older snapshots read in their place, take at
+    /// most `free` bytes in a new table, without compression.
+    fn fits(
+        &self,
+        column: Column,
+        (start, end): (&[u8], &[u8]),
+        older: &[Arc<RocksSnapshot>],
+        free: u64,
+    ) -> Result<bool, EngineError> {
         let range = RowRange { start: Bound::Included(start.to_vec()), end: Bound::Included(end.to_vec()) };
-        let mut bytes = 0;
-        self.scan(column, &range, false, |key, value| {
+        let (mut bytes, mut failed) = (0, None);
+        let mut add = |key: &[u8], value: &[u8]| {
             bytes += (key.len() + value.len() + TABLE_ENTRY_BYTES) as u64;
             bytes <= free
-        })?;
-        Ok(bytes <= free)
+        };
+        self.scan(column, &range, false, &mut add)?;
+        for snapshot in older {
+            snapshot.scan(column, &range, false, |key, value| match self.get(column, key, |now| now == value) {
+                Ok(Some(true)) => true,
+                Ok(_) => add(key, value),
+                Err(error) => {
+                    failed = Some(error);
+                    false
+                }
+            })?;
+        }
+        failed.map_or(Ok(bytes <= free), Err)
     }
 
     fn compact(&self, column: Column, start: &[u8], end: &[u8]) {
@@ -105,19 +129,42 @@ fn small_runs(mut files: Vec<&LiveFile>) -> Vec<(Vec<u8>, Vec<u8>)> {
     long.filter_map(|run| Some((run.first()?.start_key.clone()?, run.last()?.end_key.clone()?))).collect()
 }
 
-/// The first and last keys of tables that have deletions. Tables that overlap have one range.
-fn ranges_with_deletions(mut files: Vec<&LiveFile>) -> Vec<(Vec<u8>, Vec<u8>)> {
-    files.retain(|file| file.num_deletions > 0);
-    files.sort_by(|one, other| one.start_key.cmp(&other.start_key));
+/// The first and last keys of what compactions of the tables that have deletions rewrite. A
+/// compaction rewrites whole tables: all of level 0 that overlap, directly or through others, and
+/// those of the next levels that overlap these. Ranges that overlap are one.
+fn ranges_with_deletions(files: &[&LiveFile]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let levels: BTreeSet<_> = files.iter().map(|file| file.level).collect();
+    let mut wide: Vec<_> =
+        files.iter().filter(|file| file.num_deletions > 0).filter_map(|file| key_range(file)).collect();
+    for range in &mut wide {
+        for level in &levels {
+            let mut found = 0;
+            loop {
+                let others = files.iter().filter(|file| file.level == *level).filter_map(|file| key_range(file));
+                let overlapping: Vec<_> = others.filter(|other| other.0 <= range.1 && range.0 <= other.1).collect();
+                let is_more = overlapping.len() > std::mem::replace(&mut found, overlapping.len());
+                for (start, end) in overlapping {
+                    *range = (range.0.min(start), range.1.max(end));
+                }
+                if *level > 0 || !is_more {
+                    break;
+                }
+            }
+        }
+    }
+    wide.sort_unstable();
     let mut ranges: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-    for file in files {
-        let (Some(start), Some(end)) = (&file.start_key, &file.end_key) else { continue };
-        match ranges.last_mut().filter(|(_, last)| start <= last) {
-            Some((_, last)) => *last = end.max(last).clone(),
-            None => ranges.push((start.clone(), end.clone())),
+    for (start, end) in wide {
+        match ranges.last_mut().filter(|(_, last)| start <= last.as_slice()) {
+            Some((_, last)) => *last = end.max(last).to_vec(),
+            None => ranges.push((start.to_vec(), end.to_vec())),
         }
     }
     ranges
+}
+
+fn key_range(file: &LiveFile) -> Option<(&[u8], &[u8])> {
+    Some((file.start_key.as_deref()?, file.end_key.as_deref()?))
 }
 
 fn is_small(file: &LiveFile) -> bool {

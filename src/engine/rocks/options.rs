@@ -1,6 +1,6 @@
 //! RocksDB's options, and the reasons for them.
 
-use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, Options};
+use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, LogLevel, Options};
 
 use super::memory_limit::{check_memory_left, note_opening};
 use crate::engine::storage::Column;
@@ -50,6 +50,8 @@ pub struct RocksOptions {
     pub write_buffer_bytes: usize,
     /// The compression of new tables. Existing tables stay as they are, and readable.
     pub compression: Compression,
+    /// Whether the disk is full: RocksDB's log of events has only warnings then, and one file.
+    pub is_disk_full: bool,
 }
 
 impl RocksOptions {
@@ -172,7 +174,10 @@ pub fn options(setup: RocksOptions, auto_compactions: bool) -> Result<Options, E
     options.set_max_background_jobs(2);
     options.set_max_file_opening_threads(OPENING_THREADS);
     options.set_bytes_per_sync(1 << 20);
-    options.set_keep_log_file_num(2);
+    options.set_keep_log_file_num(if setup.is_disk_full { 1 } else { 2 });
+    if setup.is_disk_full {
+        options.set_log_level(LogLevel::Warn);
+    }
     options.set_max_log_file_size(LOG_FILE_BYTES_MAX);
     options.set_max_manifest_file_size(MANIFEST_BYTES_MAX);
     options.set_manifest_preallocation_size(0);

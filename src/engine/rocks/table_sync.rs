@@ -181,6 +181,7 @@ mod tests {
             block_cache_bytes: 1 << 20,
             write_buffer_bytes: 64 << 10,
             compression: Compression::default(),
+            is_disk_full: false,
         };
         let marker = lock_exclusive(directory.path()).unwrap().marker;
         let path = directory.path().join("tables");

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::row::KeyspaceId;
 use crate::store::limits::MAX_KEYSPACE_NAME_BYTES;
 
-pub(in crate::store) const CATALOG_ID: KeyspaceId = KeyspaceId(0);
+pub(in crate::store) const CATALOG_ID: KeyspaceId = KeyspaceId::CATALOG;
 pub(in crate::store) const NAME_PREFIX: &str = "name/";
 /// The prefix of the keys of lease rows; the name of the named lock follows. See
 /// `named_locks::lease_row`.

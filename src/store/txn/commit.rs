@@ -34,6 +34,7 @@ impl Txn {
     /// - [`ErrorKind::SnapshotTooOld`]: the transaction has expired: see
     ///   [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age).
     /// - [`ErrorKind::KeyspaceNotFound`]: a keyspace that it writes to was dropped.
+    /// - [`ErrorKind::Io`]: a full disk has no space for the deletions. Nothing was committed.
     /// - [`ErrorKind::LockLost`]: a lock grant that [fences](Txn::fence) it has ended. Nothing was
     ///   written, and no transaction fenced by that grant can commit.
     /// - Others mean that nothing was committed.

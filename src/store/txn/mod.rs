@@ -29,7 +29,7 @@ use crate::store::read::key_range::KeyRange;
 use crate::store::read::keys::Keys;
 use crate::store::txn::buffer::TxnBuffer;
 use crate::store::txn::outcome::{Restarts, TxnEnd};
-use crate::store::txn::space::check_space;
+use crate::store::txn::space::check_put;
 use crate::timestamp::Timestamp;
 use crate::value::Value;
 
@@ -307,7 +307,9 @@ impl Txn {
     }
 
     pub(super) fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {
-        check_space(self.store.inner.engine.space_left(), &row, &mutation)?;
+        if let Mutation::Put(_) = mutation {
+            check_put(self.store.inner.engine.space_left(), &row)?;
+        }
         let descriptor = (keyspace.id(), &keyspace.inner.descriptor);
         let (inner, limit) = (&self.store.inner, self.store.inner.options.max_transaction_bytes);
         let written = self.buffer.write(&*inner.engine, limit, descriptor, row, mutation);

@@ -71,6 +71,12 @@ fn a_crash_while_resuming_after_a_kill_is_no_data_loss() {
     let killed = SimDisk::new();
     let written = write(&killed, 3);
     killed.kill();
+    resume_with_crashes(&killed, &written);
+    killed.set_full(true);
+    resume_with_crashes(&killed, &written);
+}
+
+fn resume_with_crashes(killed: &SimDisk, written: &[Vec<u8>]) {
     let mut crashes = 0;
     for nth in 1.. {
         let disk = killed.fork().handle();
@@ -81,7 +87,7 @@ fn a_crash_while_resuming_after_a_kill_is_no_data_loss() {
         for seed in 0..200 {
             let left = disk.fork();
             left.crash(seed);
-            check(&left.handle(), &written, kept);
+            check(&left.handle(), written, kept);
             crashes += 1;
         }
         if resumed.is_ok() {

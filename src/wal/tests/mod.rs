@@ -18,6 +18,7 @@ use super::{
 };
 use crate::disk::{Disk, SimDisk};
 use crate::split_mix64::SplitMix64;
+use crate::wal::segment;
 
 const IDENTITY: u64 = 0x1D;
 
@@ -126,6 +127,30 @@ fn idle_incarnations_leave_one_segment() {
         log.handle().preallocate_segment().unwrap();
         close(log).unwrap();
         assert_eq!(disk.handle().list().unwrap().len(), 4, "two segments, a spare one and the sync record");
+    }
+}
+
+#[test]
+fn on_a_full_disk_incarnations_go_on_in_one_segment() {
+    let disk = SimDisk::new();
+    disk.set_full(true);
+    let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
+    append(&mut log, b"kept").unwrap();
+    log.handle().sync().unwrap();
+    let torn_at = log.segment_bytes() as usize;
+    append(&mut log, b"torn").unwrap();
+    append(&mut log, b"late").unwrap();
+    disk.flip_bits(&segment::segment_file_name(1), torn_at, 1);
+    let mut expected = vec![(1, b"kept".to_vec())];
+    for sequence in 2..200 {
+        let mut log = reopen(&disk, sequence);
+        log.handle().preallocate_segment().unwrap();
+        // A frame of the size of the torn one: the valid frame after that one would follow it.
+        assert_eq!(append(&mut log, b"next").unwrap(), sequence);
+        expected.push((sequence, b"next".to_vec()));
+        drop(log);
+        assert_eq!(recover_frames(&disk.handle(), 0).unwrap().1, expected);
+        assert_eq!(disk.handle().list().unwrap().len(), 3, "a segment, a spare one and the sync record");
     }
 }
 

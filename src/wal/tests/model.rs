@@ -153,6 +153,8 @@ impl Model {
                 1 => self.disk.fail_nth(None, 1 + self.choices.next_below(40), self.choices.next()),
                 _ => self.disk.clear_fault(),
             }
+            let is_full = self.one_in(2);
+            self.disk.set_full(is_full);
             let opened = recover_frames(&self.disk, self.flushed).and_then(|(recovered, frames)| {
                 self.check(&recovered, &frames);
                 if let Ok((_, again)) = recover_frames(&self.disk, self.flushed) {

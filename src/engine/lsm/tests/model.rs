@@ -74,7 +74,7 @@ impl Model {
             random: Box::new(move || seed.next()),
             accept_data_loss: None,
             background_flush: false,
-            is_disk_full: false,
+            is_disk_full: std::sync::Arc::default(),
         };
         let tables = self.tables.exclusive_engine().storage().clone();
         LsmStorage::open(self.disk.handle(), tables, options)

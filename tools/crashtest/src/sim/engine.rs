@@ -186,6 +186,10 @@ impl<E: Engine> Engine for ScheduledEngine<E> {
         self.engine.space_left()
     }
 
+    fn has_space(&self, bytes: usize, needed: SpaceLeft) -> bool {
+        self.engine.has_space(bytes, needed)
+    }
+
     fn reclaim_space(&self) -> Result<(), EngineError> {
         self.enter("reclaim space")?.reclaim_space()
     }
