@@ -8,6 +8,7 @@
 //! machine, and then checks the promise.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 macro_rules! crash_point {
     ($point:ident $(if $condition:expr)?) => {
@@ -160,6 +161,7 @@ pub type BlockingHook = Box<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
 static CRASH_HOOK: OnceLock<CrashHook> = OnceLock::new();
 static LOCK_HOOK: OnceLock<LockHook> = OnceLock::new();
 static BLOCKING_HOOK: OnceLock<BlockingHook> = OnceLock::new();
+static LEADER_ROUNDS_MAX: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets the callback of all crash points in this process; only the first call has an effect.
 pub fn set_crash_hook(hook: CrashHook) {
@@ -183,6 +185,16 @@ pub(crate) fn run_blocking(work: Box<dyn FnOnce() + Send>) {
         Some(hook) => hook(work),
         None => work(),
     }
+}
+
+/// Sets after how many rounds a commit leader transfers the leadership, in this process: with the
+/// usual number, two threads would never see a transfer. `None`: the usual number.
+pub fn set_leader_rounds_max(rounds: Option<usize>) {
+    LEADER_ROUNDS_MAX.store(rounds.unwrap_or(0), Ordering::SeqCst);
+}
+
+pub(crate) fn leader_rounds_max() -> Option<usize> {
+    Some(LEADER_ROUNDS_MAX.load(Ordering::SeqCst)).filter(|rounds| *rounds > 0)
 }
 
 pub(crate) fn reach(point: CrashPoint) {

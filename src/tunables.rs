@@ -8,6 +8,16 @@ const fn limit(in_crash_tests: usize, otherwise: usize) -> usize {
     if IN_CRASH_TESTS { in_crash_tests } else { otherwise }
 }
 
+/// Rounds of one commit leader before it transfers the leadership. A transfer costs a wake-up; more
+/// rounds delay the leader's own caller. The crash harness may set another number.
+pub fn leader_rounds_max() -> usize {
+    #[cfg(feature = "crashtest")]
+    if let Some(rounds) = crate::crashtest::leader_rounds_max() {
+        return rounds;
+    }
+    32
+}
+
 /// After a conflict, attempts need a permit until this many commits have followed without another
 /// conflict.
 pub const CONTENDED_COMMITS: usize = limit(2, 16);
@@ -20,6 +30,9 @@ pub const CLEANUP_PAGES_PER_ROUND: usize = limit(1, 32);
 /// row. Batches of a two-phase commit have fewer rows, except in crash tests, which must cover
 /// ranges in these batches, too.
 pub const ROW_ENTRIES_MAX: usize = limit(4, 2048);
+
+/// The list of read views is not searched for dropped ones while it has fewer entries.
+pub const VIEWS_PRUNE_MIN: usize = limit(4, 64);
 
 /// The Bloom filter of the rows that large transactions have locked grows by levels. When the last
 /// level is full, one of twice its capacity is added. This is the capacity of the first, in rows.

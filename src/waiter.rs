@@ -87,7 +87,8 @@ impl Waiter {
         match &self.kind {
             WaiterKind::Thread(parker) => parker.park(timeout),
             #[cfg(feature = "tokio")]
-            WaiterKind::Task(_) => debug_assert!(false, "a thread waits with a task's waiter"),
+            // The wait would be a loop that never blocks.
+            WaiterKind::Task(_) => unreachable!("invariant: a thread does not wait with a task's waiter"),
         }
     }
 
@@ -102,5 +103,16 @@ impl Waiter {
             if self.is_notified() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
         })
         .await;
+    }
+}
+
+#[cfg(all(test, feature = "tokio"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "invariant: a thread does not wait with a task's waiter")]
+    fn a_thread_with_the_waiter_of_a_task_breaks_an_invariant() {
+        Waiter::of_task().wait();
     }
 }

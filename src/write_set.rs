@@ -96,10 +96,12 @@ impl WriteSet {
     ) -> Result<(), E> {
         match self.search(&row) {
             Ok(place) => {
-                if let Some((row, before)) = self.chunk_mut(place.part).get_mut(place.row) {
-                    admitted(row, Some(before), &mutation)?;
-                    *before = mutation;
-                }
+                // Otherwise the mutation would be lost.
+                let Some((row, before)) = self.chunk_mut(place.part).get_mut(place.row) else {
+                    unreachable!("invariant: a place that a search has found has a row")
+                };
+                admitted(row, Some(before), &mutation)?;
+                *before = mutation;
             }
             Err(mut place) => {
                 admitted(&row, None, &mutation)?;

@@ -64,7 +64,9 @@ impl Drop for RowQueueTicket {
             return;
         }
         let mut queues = self.queues.0.lock();
-        let Some(queue) = queues.get_mut(&self.row) else { return };
+        let Some(queue) = queues.get_mut(&self.row) else {
+            unreachable!("invariant: a ticket is in the queue of its row until it is dropped")
+        };
         let was_first = queue.front().is_some_and(|first| Arc::ptr_eq(first, &self.own));
         queue.retain(|waiter| !Arc::ptr_eq(waiter, &self.own));
         let next = queue.front().filter(|_| was_first).map(Arc::clone);
@@ -125,5 +127,14 @@ mod tests {
         let names: Vec<String> = (0..=ROW_QUEUE_ROWS_MAX).map(|number| number.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         assert!(take(&queues, &rows(&names)).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant: a ticket is in the queue of its row until it is dropped")]
+    fn a_ticket_without_a_queue_breaks_an_invariant() {
+        let queues = Arc::new(RowQueues::default());
+        let held = take(&queues, &rows(&["a"]));
+        queues.0.lock().clear();
+        drop(held);
     }
 }

@@ -35,11 +35,12 @@ impl Drop for UnlockWait {
             return;
         }
         let mut waiting = self.unlocked.waiting.lock();
-        if let Some(waiters) = waiting.get_mut(&self.row) {
-            waiters.retain(|waiter| !Arc::ptr_eq(waiter, &self.own));
-            if waiters.is_empty() {
-                waiting.remove(&self.row);
-            }
+        let Some(waiters) = waiting.get_mut(&self.row) else {
+            unreachable!("invariant: a wait for a row's lock is listed until it is dropped")
+        };
+        waiters.retain(|waiter| !Arc::ptr_eq(waiter, &self.own));
+        if waiters.is_empty() {
+            waiting.remove(&self.row);
         }
         self.unlocked.count.fetch_sub(1, Ordering::SeqCst);
     }
@@ -72,5 +73,22 @@ impl UnlockWaiters {
         for waiter in waiters {
             waiter.notify();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::SystemEnv;
+    use crate::row::KeyspaceId;
+
+    #[test]
+    #[should_panic(expected = "invariant: a wait for a row's lock is listed until it is dropped")]
+    fn a_wait_that_is_not_listed_breaks_an_invariant() {
+        let unlocked = Arc::new(UnlockWaiters::default());
+        let row = RowKey::new(KeyspaceId(1), b"row");
+        let wait = unlocked.register(&row, Arc::new(Waiter::new(&SystemEnv::default())));
+        unlocked.waiting.lock().clear();
+        drop(wait);
     }
 }

@@ -57,6 +57,17 @@ pub struct Lease {
     pub last_explicit_renewal_ts: Timestamp,
 }
 
+impl Lease {
+    /// Ends a write of the lease row. A count that is too high would keep the lease forever, one
+    /// that is too low would let it expire while a write renews it.
+    pub fn end_row_write(&mut self) {
+        let Some(left) = self.row_writes_in_flight.checked_sub(1) else {
+            unreachable!("invariant: a write of a lease row that ends was counted when it began")
+        };
+        self.row_writes_in_flight = left;
+    }
+}
+
 /// See the [module](self).
 pub struct Grant {
     pub name: Arc<str>,
@@ -250,7 +261,8 @@ impl Grant {
     }
 
     pub(super) fn set_waiter(&self, waiter: Arc<Waiter>) {
-        let _ = self.cold().waiter.set(waiter);
+        // The first waiter would be notified, and the second one never.
+        assert!(self.cold().waiter.set(waiter).is_ok(), "invariant: a request has one waiter: {}", self.name);
     }
 
     pub fn waiter(&self) -> Option<&Arc<Waiter>> {

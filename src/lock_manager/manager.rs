@@ -19,6 +19,7 @@ use super::info::LockLostReason;
 use super::metrics::LockMetrics;
 use super::mode::LockMode;
 use super::named_lock::{NamedLock, Predecessors, WakeList};
+use super::panic_guard::PanicGuard;
 use super::queue::{QueueChanges, UpgradeResult};
 use super::request_error::RequestError;
 use crate::process::Process;
@@ -72,6 +73,9 @@ impl LockManager {
     /// Runs a change under the shard's mutex. Once the mutex is free, wakes the requests and
     /// watchers that the change has added to its [`WakeList`].
     pub(super) fn with_shard<T>(&self, name: &str, change: impl FnOnce(&mut Shard, &mut WakeList) -> T) -> T {
+        // If an invariant is broken, the name may be in any state: its other holders and waiters
+        // must not go on with it. Dropped after the mutex of the shard, which a close takes.
+        let _guard = PanicGuard::new(|| _ = self.close("the lock manager has panicked; reopen the store"));
         let mut wakes = WakeList::default();
         let answer = change(&mut self.shard(name), &mut wakes);
         self.wake(wakes);
@@ -272,7 +276,12 @@ impl LockManager {
             return past;
         }
         let shard = self.shard(&grant.name);
-        let Some(entry) = shard.get(&grant.name) else { return past };
+        let Some(entry) = shard.get(&grant.name) else {
+            // Without the name nothing would be waited for.
+            let is_over = self.closed().is_some() || grant.has_ended();
+            assert!(is_over, "invariant: a name has an entry while it has a grant: {}", grant.name);
+            return past;
+        };
         past.unsynced_commit_ts = entry.unsynced_commit_of(grant.mode);
         for other in entry.past().iter().filter(|other| grant.mode.excludes(other.mode)) {
             past.has_in_flight |= other.in_flight_commits() > 0;

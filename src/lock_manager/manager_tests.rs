@@ -338,3 +338,41 @@ fn an_upgrade_ends_with_its_shared_grant() {
 
 #[path = "manager_stress_tests.rs"]
 mod crowd;
+
+/// A name whose counts are wrong may be in any state: no thread may go on with its locks.
+#[test]
+fn a_broken_invariant_closes_the_manager() {
+    let manager = manager();
+    let held = leased(&manager, Exclusive, LIMIT);
+    let next = wait_of(&manager, Exclusive, None, None);
+    manager.shard("name").get_mut("name").unwrap().leased_grants = 0;
+    let released = || manager.release(held.grant(), Duration::ZERO);
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(released)).expect_err("the count is too low");
+    let text = panic.downcast_ref::<String>().expect("the text of an assertion");
+    assert!(text.contains("invariant: a lease that ends was counted when it was granted: name"), "{text}");
+    assert!(manager.closed().is_some() && is_woken(&next), "the manager goes on");
+}
+
+#[test]
+#[should_panic(expected = "invariant: a write of a lease row that ends was counted when it began")]
+fn a_row_write_that_never_began_breaks_an_invariant() {
+    leased(&manager(), Exclusive, LIMIT).grant().with_lease(Lease::end_row_write);
+}
+
+#[test]
+#[should_panic(expected = "invariant: a request has one waiter")]
+fn a_second_waiter_breaks_an_invariant() {
+    let manager = manager();
+    let held = leased(&manager, Exclusive, LIMIT);
+    (0..2).for_each(|_| held.grant().set_waiter(Arc::new(Waiter::new(&SystemEnv::default()))));
+}
+
+/// Without the entry, the new grant would wait for nothing.
+#[test]
+#[should_panic(expected = "invariant: a name has an entry while it has a grant")]
+fn a_grant_without_an_entry_breaks_an_invariant() {
+    let manager = manager();
+    let held = [Shared, Shared].map(|mode| leased(&manager, mode, LIMIT));
+    manager.shard("name").clear();
+    manager.predecessors_of(held[1].grant());
+}

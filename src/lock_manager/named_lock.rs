@@ -156,7 +156,11 @@ impl NamedLock {
     /// for.
     pub fn ended(&mut self, grant: &Arc<Grant>, reason: LockLostReason, wakes: &mut WakeList) {
         grant.end(reason);
-        self.leased_grants -= usize::from(grant.has_lease()).min(self.leased_grants);
+        // With too low a count, the leases of the name would never expire.
+        let Some(leased_grants) = self.leased_grants.checked_sub(usize::from(grant.has_lease())) else {
+            unreachable!("invariant: a lease that ends was counted when it was granted: {}", grant.name)
+        };
+        self.leased_grants = leased_grants;
         if self.ended.is_some() || grant.has_leftovers() || grant.unsynced_commit_ts() > Timestamp::ZERO {
             let left = self.ended.get_or_insert_default();
             left.past.push(Arc::clone(grant));

@@ -252,9 +252,7 @@ impl<T: Clone> LockQueue<T> {
             return UpgradeResult::NoSuchGrant;
         };
         if self.granted.len() == 1 {
-            return self
-                .convert(at, LockMode::Exclusive, value)
-                .map_or(UpgradeResult::NoSuchGrant, UpgradeResult::Granted);
+            return UpgradeResult::Granted(self.convert(at, LockMode::Exclusive, value));
         }
         if self.converting().is_some() {
             return UpgradeResult::Deadlock;
@@ -281,7 +279,7 @@ impl<T: Clone> LockQueue<T> {
         self.check_mode(LockMode::Shared)?;
         let before = self.convert(at, LockMode::Shared, value);
         self.grant_waiters(changes);
-        Ok(before)
+        Ok(Some(before))
     }
 
     fn take_upgrade(&mut self, id: u64) -> Option<T> {
@@ -292,11 +290,14 @@ impl<T: Clone> LockQueue<T> {
     /// Grants what a change has made compatible.
     fn grant_waiters(&mut self, changes: &mut QueueChanges<T>) {
         if let Some(id) = self.converting().map(|(id, _)| *id) {
-            if let (1, Some(at)) = (self.granted.len(), self.position(id))
+            let Some(at) = self.position(id) else {
+                unreachable!("invariant: a conversion waits only while request {id} has its shared grant")
+            };
+            if self.granted.len() == 1
                 && let Some(value) = self.take_upgrade(id)
             {
                 changes.granted.push(value.clone());
-                changes.replaced.extend(self.convert(at, LockMode::Exclusive, value));
+                changes.replaced.push(self.convert(at, LockMode::Exclusive, value));
             }
             return;
         }
@@ -306,7 +307,8 @@ impl<T: Clone> LockQueue<T> {
         {
             if front == LockMode::Shared {
                 waits.take_shared().into_iter().for_each(|request| self.grant(request, changes));
-            } else if let Some(next) = waits.remove(0) {
+            } else {
+                let Some(next) = waits.remove(0) else { unreachable!("invariant: a queue with a front is not empty") };
                 self.grant(next, changes);
             }
         }
@@ -333,24 +335,32 @@ impl<T: Clone> LockQueue<T> {
         self.granted.get(at).map(|request| request.mode)
     }
 
-    fn convert(&mut self, at: usize, to: LockMode, value: T) -> Option<T> {
-        let before = self.mode_at(at)?;
+    fn convert(&mut self, at: usize, to: LockMode, value: T) -> T {
+        let Some(request) = self.granted.get_mut(at) else {
+            unreachable!("invariant: a grant that is converted is in the queue")
+        };
+        let before = std::mem::replace(&mut request.mode, to);
+        let value = std::mem::replace(&mut request.value, value);
         self.adjust_counts(before, -1);
         self.adjust_counts(to, 1);
-        let request = self.granted.get_mut(at)?;
-        request.mode = to;
-        Some(std::mem::replace(&mut request.value, value))
+        value
     }
 
+    /// With a wrong count, a name would accept a mode that its grants exclude, or refuse one that
+    /// they allow.
     fn adjust_counts(&mut self, mode: LockMode, by: i32) {
-        match mode {
-            LockMode::Exclusive => {}
-            LockMode::Shared => self.shared_requests = self.shared_requests.saturating_add_signed(by),
+        let count = match mode {
+            LockMode::Exclusive => return,
+            LockMode::Shared => &mut self.shared_requests,
             LockMode::Semaphore(most) => {
-                self.semaphore_requests = self.semaphore_requests.saturating_add_signed(by);
                 self.semaphore_permits = most;
+                &mut self.semaphore_requests
             }
-        }
+        };
+        let Some(adjusted) = count.checked_add_signed(by) else {
+            unreachable!("invariant: a {mode:?} request that leaves its queue was counted when it came")
+        };
+        *count = adjusted;
     }
 }
 

@@ -285,3 +285,21 @@ fn every_history_of_six_requests_matches_the_spec() {
     }
     assert!(met.len() > 5000 && taken > 100_000 && waited > 1000 && deadlocks > 1000, "{} {taken}", met.len());
 }
+
+#[test]
+#[should_panic(expected = "invariant: a Shared request that leaves its queue was counted when it came")]
+fn a_request_that_was_not_counted_breaks_an_invariant() {
+    let mut queue = LockQueue::default();
+    queue.request(1, Shared, ());
+    queue.shared_requests = 0;
+    queue.remove(1, &mut QueueChanges::default());
+}
+
+#[test]
+#[should_panic(expected = "invariant: a conversion waits only while request 9 has its shared grant")]
+fn a_conversion_without_its_grant_breaks_an_invariant() {
+    let mut queue = LockQueue::default();
+    queue.request(1, Shared, ());
+    queue.wait_queue.get_or_insert_default().converting = Some((9, ()));
+    queue.remove(1, &mut QueueChanges::default());
+}

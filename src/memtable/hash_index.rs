@@ -115,9 +115,11 @@ impl Shard {
 
     fn store_entry(&self, used: u32, entry: u64) {
         let is_free = |slot: &&AtomicU64| unpack(slot.load(Ordering::Relaxed)).1 == 0;
-        if let Some(free) = self.probe(used, unpack(entry).0).find(is_free) {
-            free.store(entry, Ordering::Release);
-        }
+        // A cell without its entry would be read from the tables, although the memtable has it.
+        let Some(free) = self.probe(used, unpack(entry).0).find(is_free) else {
+            unreachable!("invariant: a shard has a free slot for each of its cells")
+        };
+        free.store(entry, Ordering::Release);
     }
 
     /// Adds a chunk; returns the chunk's size in bytes.
@@ -226,5 +228,11 @@ mod tests {
             }
         }
         assert_eq!(hash.memory_bytes(), 8 * 8_192);
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant: a shard has a free slot for each of its cells")]
+    fn a_shard_without_a_free_slot_breaks_an_invariant() {
+        HashIndex::default().shards[0].store_entry(0, 1);
     }
 }

@@ -43,7 +43,7 @@ pub type CellValue<'a> = Option<&'a [u8]>;
 /// The versions of cells and the range tombstones that the batches of one segment have written.
 pub struct Memtable {
     /// The last sequence before this memtable. The memtable stores sequences relative to it.
-    base_sequence: u64,
+    pub(super) base_sequence: u64,
     hash_secrets: RapidSecrets,
     pub(super) payloads: Arena<OnceLock<Box<[u8]>>>,
     pub(super) nodes: Arena<Node>,
@@ -223,7 +223,8 @@ impl Memtable {
         Some(u32::try_from(relative).unwrap_or(u32::MAX))
     }
 
-    /// A sequence relative to the base. A memtable ends long before it has 2^32 sequences.
+    /// The sequence of a snapshot relative to the base: 0 if the snapshot is older than all batches
+    /// of the memtable.
     pub(super) fn offset_of(&self, sequence: u64) -> u32 {
         self.checked_offset(sequence).unwrap_or(0)
     }

@@ -288,3 +288,10 @@ fn a_batch_that_is_not_newer_than_the_last_one_breaks_an_invariant() {
     add(&mut writer, &change, BASE + 1, &[]);
     add(&mut writer, &change, BASE + 1, &[]);
 }
+
+/// At any other offset no snapshot would read the batch, or each one would.
+#[test]
+#[should_panic(expected = "is within 2^32 of the memtable's base")]
+fn a_batch_outside_of_the_memtable_breaks_an_invariant() {
+    add(&mut writer(1), &[(Column::Data, b"key".to_vec(), None)], BASE + (1 << 32), &[]);
+}

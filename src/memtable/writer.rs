@@ -67,7 +67,7 @@ impl MemtableWriter {
     pub fn add(&mut self, payload: Box<[u8]>, sequence: u64, snapshots: &[u64]) -> Result<(), MalformedPayload> {
         let memtable = Arc::clone(&self.memtable);
         assert!(sequence > self.last_sequence, "invariant: batch {sequence} follows batch {}", self.last_sequence);
-        let number = memtable.offset_of(sequence);
+        let number = offset_of_batch(&memtable, sequence);
         memtable.payload_bytes.fetch_add(payload.len(), Ordering::Relaxed);
         let payload = memtable.payloads.set(number, payload);
         let snapshots = OpenSequences { memtable: &memtable, sequences: snapshots };
@@ -184,6 +184,17 @@ impl MemtableWriter {
         self.rng ^= self.rng << 5;
         (1 + self.rng.trailing_zeros() as usize / 2).min(MAX_HEIGHT)
     }
+}
+
+/// The sequence of a batch relative to the base. With any other number, no snapshot or every
+/// snapshot would read the batch.
+fn offset_of_batch(memtable: &Memtable, sequence: u64) -> u32 {
+    let base = memtable.base_sequence;
+    let relative = sequence.checked_sub(base).and_then(|relative| u32::try_from(relative).ok());
+    let Some(relative) = relative.filter(|relative| (1..u32::MAX).contains(relative)) else {
+        unreachable!("invariant: batch {sequence} is within 2^32 of the memtable's base {base}")
+    };
+    relative
 }
 
 /// The sequences of open snapshots, which decide which versions are kept.

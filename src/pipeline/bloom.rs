@@ -28,12 +28,12 @@ impl RowBloomFilter {
             self.levels.push(vec![0; words].into());
             self.last_level_rows = 0;
         }
-        if let Some(last) = self.levels.last_mut() {
-            for bit in bits(row_hash(row), last.len()) {
-                last[bit / 64] |= 1 << (bit % 64);
-            }
-            self.last_level_rows += 1;
+        // A lock that is in no level would be seen by no commit of its row.
+        let Some(last) = self.levels.last_mut() else { unreachable!("invariant: a filter with a row has a level") };
+        for bit in bits(row_hash(row), last.len()) {
+            last[bit / 64] |= 1 << (bit % 64);
         }
+        self.last_level_rows += 1;
     }
 
     /// Whether the row may have been added; `false` is certain.

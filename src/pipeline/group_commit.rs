@@ -77,10 +77,7 @@ use crate::lock_manager::InFlightFences;
 use crate::observe::{Metrics, TxnPhase, TxnTimer};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-
-/// Rounds of one leader before it transfers the leadership. A transfer costs a wake-up; more rounds
-/// delay the leader's own caller.
-const LEADER_ROUNDS_MAX: usize = 32;
+use crate::tunables::leader_rounds_max;
 
 /// The maximum size of a group, in bytes. A larger batch is written by itself.
 const GROUP_BYTES_MAX: usize = 8 << 20;
@@ -188,14 +185,14 @@ impl GroupCommit {
         synced.and(answer)
     }
 
-    /// Runs rounds until the queue is empty, at most [`LEADER_ROUNDS_MAX`].
+    /// Runs rounds until the queue is empty, at most [`leader_rounds_max`].
     fn run_leader(&self) {
         let _guard = LeaderPanicGuard::new(self);
         for round in 0.. {
             let mut leader = self.leader.lock();
             {
                 let mut queue = self.queue.lock();
-                if round == LEADER_ROUNDS_MAX
+                if round == leader_rounds_max()
                     && let Some(next) = queue.front()
                 {
                     next.reply.transfer_leadership();
@@ -342,12 +339,15 @@ impl GroupCommit {
         results: &[ApplyResult],
     ) -> Option<Timestamp> {
         let CommitParts { fates, unlock_waiters, .. } = &self.parts;
+        // A batch without a result would be applied, and neither recorded nor shown.
+        assert_eq!(results.len(), group.batches.len(), "invariant: each batch that is written has a result");
         let mut newest = None;
         for ((batch, member), result) in group.batches.iter().zip(&group.members).zip(results) {
             if *result != ApplyResult::Applied {
                 continue;
             }
             if member.kind.commits() {
+                assert!(member.commit_ts.is_some(), "invariant: a commit that is written has its timestamp");
                 newest = newest.max(member.commit_ts);
             }
             match (member.kind, member.start_ts, member.commit_ts) {
@@ -356,6 +356,10 @@ impl GroupCommit {
                 }
                 (SubmissionKind::RollForward { finishes: true, .. }, Some(start_ts), _)
                 | (SubmissionKind::FinishRollback { start_ts }, ..) => fates.finished(start_ts),
+                // Without a fate, readers would not look for the commit in the locks that are left.
+                (SubmissionKind::CommitPrimary | SubmissionKind::RollForward { finishes: true, .. }, ..) => {
+                    unreachable!("invariant: a transaction whose fate changes has its timestamps")
+                }
                 _ => {}
             }
             if member.needs_read {

@@ -231,6 +231,7 @@ impl GroupSync {
     }
 
     fn begin_sync(&self, state: &mut State) -> Arc<ReadView> {
+        assert!(!state.running, "invariant: one sync runs at a time");
         let view = self.parts.views.visible();
         *state = State { running: true, started: state.started + 1, covers_ts: view.read_ts, requested: false };
         view

@@ -73,6 +73,7 @@ impl ReplySender {
 
     pub fn transfer_leadership(&self) {
         self.0.leads_next.store(true, Ordering::Release);
+        yield_point!();
         self.0.waiter.notify();
     }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use crate::read_view::ReadView;
 use crate::timestamp::Timestamp;
+use crate::tunables::VIEWS_PRUNE_MIN;
 
 /// The read views in use: current and historical ones.
 #[derive(Default)]
@@ -24,7 +25,7 @@ pub struct SnapshotList {
     /// Historical views, in the order in which they were added.
     historical: VecDeque<SnapshotEntry>,
     /// Before a view is added, inactive entries are removed if both lists together have at least
-    /// this number of entries, and at least `PRUNE_MIN`.
+    /// this number of entries, and at least [`VIEWS_PRUNE_MIN`].
     prune_at: usize,
 }
 
@@ -41,8 +42,6 @@ impl SnapshotEntry {
         self.view.upgrade().is_some_and(|view| !view.expired.load(Ordering::Acquire))
     }
 }
-
-const PRUNE_MIN: usize = 64;
 
 impl SnapshotList {
     /// Adds the newest view.
@@ -65,7 +64,7 @@ impl SnapshotList {
     }
 
     fn prune(&mut self) {
-        if self.current.len() + self.historical.len() >= self.prune_at.max(PRUNE_MIN) {
+        if self.current.len() + self.historical.len() >= self.prune_at.max(VIEWS_PRUNE_MIN) {
             self.current.retain(SnapshotEntry::is_active);
             self.historical.retain(SnapshotEntry::is_active);
             self.prune_at = (self.current.len() + self.historical.len()) * 2;

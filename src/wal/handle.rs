@@ -255,10 +255,11 @@ impl<D: Disk> WalShared<D> {
     /// Makes `file` the current segment; the segment before ends with sequence `last`.
     pub(super) fn switch_segment(&self, last: u64, number: u64, file: Arc<D::File>) {
         let mut files = self.files.lock();
-        if let Some((ended, _)) = files.unsynced.last() {
-            let ended = *ended;
-            files.old_segments.push_back((ended, last));
-        }
+        // A segment that is not listed would never be removed.
+        let Some(ended) = files.unsynced.last().map(|(ended, _)| *ended) else {
+            unreachable!("invariant: the current segment is in the list of those that may need a sync")
+        };
+        files.old_segments.push_back((ended, last));
         files.unsynced.push((number, file));
     }
 

@@ -71,8 +71,21 @@ impl BackgroundWorker {
     }
 }
 
+/// Fails the pipeline if the worker panics: buffered commits would never become durable, and
+/// finished large transactions would keep their locks.
+struct WorkerPanicGuard<'a>(&'a Rows);
+
+impl Drop for WorkerPanicGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.pipeline.failure().poison(ErrorKind::Io("the background worker panicked".into()).into());
+        }
+    }
+}
+
 impl BackgroundWork {
     fn run(self, stopping: &AtomicBool) {
+        let _guard = WorkerPanicGuard(&self.rows);
         let env = self.rows.pipeline.env();
         let parker = env.parker();
         self.waker.set(Arc::clone(&parker));

@@ -35,6 +35,7 @@ impl FlushThread {
         let stop = Arc::clone(&stopped);
         let work = move || {
             let Some(path) = &shared.write_path else { return };
+            let _guard = FlushPanicGuard(&shared);
             let mut written = 0;
             while !stop.load(Ordering::Acquire) {
                 match run_once(&shared, path, &mut written) {
@@ -52,6 +53,18 @@ impl FlushThread {
     pub fn wake(&self) {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
+        }
+    }
+}
+
+/// Fails the storage if the thread panics: the log would only grow, and no failure of a flush
+/// would be found.
+struct FlushPanicGuard<'a, D: Disk, T: Storage>(&'a Shared<D, T>);
+
+impl<D: Disk, T: Storage> Drop for FlushPanicGuard<'_, D, T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.record_failure(EngineError::Undetermined("the flush thread panicked".into()));
         }
     }
 }

@@ -102,7 +102,10 @@ impl<D: Disk, T: Storage> Drop for LsmSnapshot<D, T> {
             return;
         }
         let mut current = self.shared.state.lock();
-        let Some(open) = current.snapshots.get_mut(&self.sequence) else { return };
+        // Without its entry, versions that the snapshot reads could have been dropped.
+        let Some(open) = current.snapshots.get_mut(&self.sequence) else {
+            unreachable!("invariant: an open snapshot is listed under its sequence {}", self.sequence)
+        };
         open.count -= 1;
         let removed = (open.count == 0).then(|| current.snapshots.remove(&self.sequence));
         // The lock is released first: the next line may free a memtable, which takes time.

@@ -43,5 +43,8 @@ pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) ->
     shared.state.lock().visible_sequence = sequence;
     // The batch is written, whatever happens now. A failure is recorded, and all later calls return
     // it.
-    Ok(switch_memtable_if_full(shared, path, &mut writer).unwrap_or(false))
+    Ok(switch_memtable_if_full(shared, path, &mut writer).unwrap_or_else(|error| {
+        assert!(shared.failure.get().is_some(), "invariant: a switch that fails has failed the storage: {error}");
+        false
+    }))
 }

@@ -162,7 +162,7 @@ impl Activation<'_> {
         grant.with_lease(|lease| {
             (lease.expires_at, lease.renewed_at_ms) =
                 (now.saturating_add(lease.duration), since_ms.unwrap_or_default());
-            lease.row_writes_in_flight -= 1;
+            lease.end_row_write();
         });
         crash_point!(LockLeaseDurable if grant.has_lease());
         if grant.has_lease() {

@@ -108,7 +108,7 @@ impl NamedLocks {
         let Renewal { grant, time, began, row } = renewal;
         let must_look = grant.with_lease(|lease| {
             let (before, written) = (lease.expires_at, self.env.elapsed());
-            lease.row_writes_in_flight -= 1;
+            lease.end_row_write();
             match (time, commit_ts) {
                 (_, None) => {}
                 // Two concurrent renewals with a `time` can come here in either order. The one with

@@ -7,6 +7,8 @@
 //! switches at most, all combinations of up to `S` places are run. Where a thread waits, the others
 //! continue, which is no switch.
 
+mod leader;
+mod leases;
 mod situations;
 mod storage;
 mod tasks;
@@ -23,7 +25,7 @@ use percolite::engine::machine::{SimMachine, SimMachineStorage};
 use percolite::mutants::enable_mutant;
 use percolite::{Keyspace, Store};
 
-use self::situations::SITUATIONS;
+use self::situations::{ONE_MEMTABLE, SITUATIONS, SMALL_MEMTABLE};
 use crate::choices::Choices;
 use crate::layer_args::LayerArgs;
 use crate::layer_result::{Failure, LayerResult, TableProgress};
@@ -43,7 +45,25 @@ struct Situation {
     name: &'static str,
     /// A memtable is switched when it has this many bytes.
     memtable_bytes: usize,
+    /// How often a thread that can continue is replaced in a quick run.
+    quick_switches: u32,
     run: fn(&World) -> Result<(), Violation>,
+}
+
+impl Situation {
+    const fn new(name: &'static str, run: fn(&World) -> Result<(), Violation>) -> Self {
+        Self { name, memtable_bytes: ONE_MEMTABLE, quick_switches: QUICK_SWITCHES, run }
+    }
+
+    /// A memtable is switched after a commit or two.
+    const fn with_small_memtables(self) -> Self {
+        Self { memtable_bytes: SMALL_MEMTABLE, ..self }
+    }
+
+    /// A quick run has two switches, too: one brings the situation about, and one comes within it.
+    const fn with_two_switches(self) -> Self {
+        Self { quick_switches: SWITCHES, ..self }
+    }
 }
 
 /// A store on a machine of its own, and the threads of a situation.
@@ -128,12 +148,11 @@ pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
     let (clock, mut outcome) = (args.clock(), LayerResult::new(LAYER));
     enable_mutant(args.mutant);
     Scheduler::install_hooks();
-    let switches = if args.quick { QUICK_SWITCHES } else { SWITCHES };
     let count = SITUATIONS.len() as u64;
     let mut nth = args.skip;
     while clock.allows(nth - args.skip, if wanted.is_some() { 1 } else { count }) && !args.should_stop(&outcome) {
         let situation = wanted.unwrap_or(&SITUATIONS[usize::try_from(nth % count).unwrap_or_default()]);
-        explore(situation, switches, args, &mut outcome);
+        explore(situation, args, &mut outcome);
         nth += 1;
     }
     enable_mutant(None);
@@ -153,7 +172,8 @@ fn situation_of(case: &str) -> anyhow::Result<&'static Situation> {
 }
 
 /// Runs one situation with all choices, until one fails.
-fn explore(situation: &Situation, switches: u32, args: &LayerArgs, outcome: &mut LayerResult) {
+fn explore(situation: &Situation, args: &LayerArgs, outcome: &mut LayerResult) {
+    let switches = if args.quick { situation.quick_switches } else { SWITCHES };
     let mut choices = Choices::default();
     loop {
         let (result, made) = run_once(situation, switches, choices);

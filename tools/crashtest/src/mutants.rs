@@ -17,9 +17,10 @@ use percolite::mutants::Mutant;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::interrupt;
-use crate::layer_result::LayerResult;
+use crate::layer_result::{Failure, LayerResult};
 use crate::layers::Layer;
 use crate::run_report::{MutantResult, MutantTrial, RunReport};
+use crate::violation::Violation;
 
 /// The mutants of `quick`: one each for the simulation's embedded mode, its shared mode, the commit
 /// pipeline, durability, and recovery.
@@ -34,6 +35,9 @@ pub const QUICK_MUTANTS: &[&str] = &[
 /// Mutants that only unit tests of the library find. `appends-after-failure` lets the log write
 /// after a failure, but no layer gets there: the storage above the log refuses first.
 pub const UNIT_TEST_ONLY: &[&str] = &["appends-after-failure"];
+
+/// The exit code of a Rust program whose main thread panics.
+const EXIT_CODE_OF_A_PANIC: i32 = 101;
 
 /// The interval between two checks whether a process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -142,7 +146,7 @@ fn run_quick_layer(layer: Layer, mutant: Option<Mutant>) -> anyhow::Result<Optio
     if let Some(mutant) = mutant {
         command.args(["--fail-fast", "--mutant", mutant.name()]);
     }
-    wait_with_interrupt(&mut command).with_context(|| format!("cannot run {}", layer.name()))?;
+    let status = wait_with_interrupt(&mut command).with_context(|| format!("cannot run {}", layer.name()))?;
     if interrupt::is_requested() {
         return Ok(None);
     }
@@ -151,10 +155,25 @@ fn run_quick_layer(layer: Layer, mutant: Option<Mutant>) -> anyhow::Result<Optio
         let mut stderr = String::new();
         errors.rewind()?;
         errors.read_to_string(&mut stderr)?;
+        let has_died = status.code().is_none_or(|code| code == EXIT_CODE_OF_A_PANIC);
+        if let Some(mutant) = mutant.filter(|_| has_died) {
+            return Ok(Some(died(layer, mutant, &stderr)));
+        }
         anyhow::bail!("{} wrote no report: {stderr}", layer.name());
     };
     anyhow::ensure!(!report.interrupted, "{} was interrupted", layer.name());
     report.layers.pop().with_context(|| format!("the report of {} has no layer", layer.name())).map(Some)
+}
+
+/// The result of a layer whose process a mutant has ended: by an assertion of the store, or because
+/// the main thread of a simulation was part of a hang.
+fn died(layer: Layer, mutant: Mutant, stderr: &str) -> LayerResult {
+    let details = stderr.lines().rev().take(3).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("; ");
+    let violations = vec![Violation::new("the process stays alive", details)];
+    let replay = format!("percolite-crashtest {} --quick --mutant {}", layer.name(), mutant.name());
+    let mut outcome = LayerResult::new(layer.name());
+    outcome.failures.push(Failure { replay, violations, saved_in: None });
+    outcome
 }
 
 /// Waits for a process and forwards an interrupt to it, so that it can clean up.

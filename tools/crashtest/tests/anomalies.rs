@@ -172,7 +172,8 @@ fn a_minimal_set_has_no_superfluous_transaction() {
     ];
     for (anomaly, lines, transactions, length) in cases {
         let report = report(lines);
-        let found = report.violations.iter().find(|violation| violation.anomaly == anomaly).unwrap();
+        let found = report.violations.iter().find(|violation| violation.anomaly == anomaly);
+        let found = found.unwrap_or_else(|| panic!("no {anomaly:?} is found: {report}"));
         assert_eq!((found.transactions.as_slice(), found.history.len()), (transactions, length), "{report}");
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
     missing_docs,
     clippy::pedantic,
@@ -63,7 +64,7 @@ fn a_violation_prints_a_sufficient_set_of_transactions() {
 fn the_report_can_be_json() {
     let output = check(&["--json", "-"], STALE);
     assert_eq!(output.status.code(), Some(1));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("the report is JSON");
     assert_eq!(report["result"], "violated");
     assert_eq!(report["violations"][0]["anomaly"], "stale-read");
     assert_eq!(report["violations"][0]["transactions"], serde_json::json!([1, 2]));

@@ -2,6 +2,7 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
     missing_docs,
     clippy::pedantic,
@@ -50,7 +51,7 @@ fn a_line_looks_as_documented() {
 fn a_written_history_reads_back_equal() {
     let lines = history(1, &Shape { transactions: 500, ..Shape::busy() });
     let mut pushed = History::default();
-    lines.iter().for_each(|line| pushed.push(line).unwrap());
+    lines.iter().for_each(|line| pushed.push(line).expect("a line that was written can be read"));
     let read = History::read(text(&lines).as_bytes()).unwrap();
     assert_eq!(format!("{pushed:?}"), format!("{read:?}"));
 }

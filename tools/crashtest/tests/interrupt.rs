@@ -1,7 +1,13 @@
 //! An interrupted run ends, reports the interruption, and leaves no process, file or disk.
 
 #![cfg(all(feature = "rocks", target_os = "linux"))]
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test that cannot continue fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a test that cannot continue fails"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -151,7 +157,12 @@ fn interrupt(arguments: &[&str], signal: Signal, has_begun: impl Fn(&Run) -> boo
     assert!(left.is_empty(), "{arguments:?} has left {left:#?}");
     let report = run.report();
     assert_eq!(report["interrupted"], true, "{arguments:?}");
-    let failures: Vec<_> = report["layers"].as_array().unwrap().iter().map(|layer| layer["failures"].clone()).collect();
+    let failures: Vec<_> = report["layers"]
+        .as_array()
+        .expect("a report with layers")
+        .iter()
+        .map(|layer| layer["failures"].clone())
+        .collect();
     assert!(failures.iter().all(|failures| *failures == serde_json::json!([])), "{arguments:?}: {failures:#?}");
     report
 }
@@ -208,7 +219,7 @@ fn a_second_signal_ends_a_run_immediately() {
     // has happened.
     let is_itself = |child| fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap().contains("--quick");
     wait("it has started", || child().is_some_and(|one| is_itself(one) && has(one, "SigCgt:", Signal::TERM)));
-    let id = child().unwrap();
+    let id = child().expect("the layer runs in a process of its own");
     let child = Pid::from_raw(id.try_into().unwrap()).unwrap();
     // A stopped child does not end at the forwarded signal, so the run still waits for it when the
     // second signal comes.

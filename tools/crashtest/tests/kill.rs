@@ -1,7 +1,7 @@
 //! A few cases with killed processes. The harness itself runs all of them.
 
 #![cfg(feature = "rocks")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use parking_lot::Mutex;
 use percolite_crashtest::kill::{Config, run_case};
@@ -37,10 +37,11 @@ fn detects_rollback_without_primary() {
     let case = |seed| {
         run(&format!("kill:resolve.before-roll-forward/1/two-phase/sync/{seed}"), Some("rollback-without-primary"))
     };
-    let failed = (0..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
+    let failed = (0..10).map(case).find(|outcome| !outcome.failures.is_empty());
+    let failed = failed.expect("one of ten cases finds the mutant");
     assert!(failed.failures[0].replay.ends_with("--mutant rollback-without-primary"));
     // The failure is expected, so its saved files are not needed.
-    let dir = failed.failures[0].saved_in.as_ref().unwrap();
+    let dir = failed.failures[0].saved_in.as_ref().expect("the failure is saved");
     assert!(dir.join("history.jsonl").exists());
     std::fs::remove_dir_all(dir).unwrap();
 }
@@ -48,7 +49,8 @@ fn detects_rollback_without_primary() {
 #[test]
 fn detects_early_gc() {
     let case = |seed| run(&format!("kill:gc.done/last/auto/sync/{seed}"), Some("gc-too-early"));
-    let failed = (1..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
+    let failed = (1..10).map(case).find(|outcome| !outcome.failures.is_empty());
+    let failed = failed.expect("one of nine cases finds the mutant");
     // The checker, a transaction whose own reads disagree, or a changed historical state may show
     // the mistake.
     let shows_it = |violation: &Violation| {
@@ -57,7 +59,7 @@ fn detects_early_gc() {
             || violation.details.contains("the state at")
     };
     assert!(failed.failures[0].violations.iter().any(shows_it), "{failed:#?}");
-    std::fs::remove_dir_all(failed.failures[0].saved_in.as_ref().unwrap()).unwrap();
+    std::fs::remove_dir_all(failed.failures[0].saved_in.as_ref().expect("the failure is saved")).unwrap();
 }
 
 #[test]

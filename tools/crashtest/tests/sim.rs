@@ -48,6 +48,6 @@ fn the_same_seed_gives_the_same_history() {
 #[test]
 fn a_run_has_the_requested_number_of_valid_histories() {
     let common = percolite_crashtest::layer_args::LayerArgs { seed: 1, ..Default::default() };
-    let outcome = run_with(&SimArgs { common, mode: None, count: Some(30) }).unwrap();
+    let outcome = run_with(&SimArgs { common, mode: None, count: Some(30) }).expect("the arguments are valid");
     assert_eq!((outcome.cases, outcome.failures.len()), (30, 0));
 }

@@ -258,3 +258,13 @@ fn every_crash_leaves_a_prefix_with_all_acknowledged() {
     }
     assert!(seeds.count() < 100 || flushed > 100, "{flushed} histories flushed a memtable");
 }
+
+#[test]
+#[should_panic(expected = "invariant: an open snapshot is listed under its sequence")]
+fn a_snapshot_that_is_not_listed_breaks_an_invariant() {
+    let mut model = Model::new(1);
+    let storage = model.open().unwrap();
+    let snapshot = storage.snapshot().unwrap();
+    storage.shared.state.lock().snapshots.clear();
+    drop(snapshot);
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use percolite::{CancelToken, Durability, ErrorKind, LockLostReason, LockOptions, LockWaitPolicy, TxnOptions};
 
-use super::{Situation, World, harness, open, storage, tasks};
+use super::{Situation, World, harness, leader, leases, open, storage, tasks};
 use crate::violation::Violation;
 
 /// The longest wait for an event. It is virtual time.
@@ -20,29 +20,31 @@ const MANY: u32 = 6;
 pub const SMALL_MEMTABLE: usize = 300;
 
 pub const SITUATIONS: &[Situation] = &[
-    Situation { name: "cancel-beside-wait", memtable_bytes: ONE_MEMTABLE, run: cancel_beside_wait },
-    Situation { name: "loss-beside-wait", memtable_bytes: ONE_MEMTABLE, run: loss_beside_wait },
-    Situation { name: "release-beside-wait", memtable_bytes: ONE_MEMTABLE, run: release_beside_wait },
-    Situation { name: "takeover-beside-fenced", memtable_bytes: ONE_MEMTABLE, run: takeover_beside_fenced },
-    Situation { name: "increments", memtable_bytes: ONE_MEMTABLE, run: increments },
-    Situation { name: "lock-beside-write", memtable_bytes: ONE_MEMTABLE, run: lock_beside_write },
-    Situation { name: "close-beside-commit", memtable_bytes: ONE_MEMTABLE, run: close_beside_commit },
-    Situation { name: "close-beside-detach", memtable_bytes: ONE_MEMTABLE, run: close_beside_detach },
-    Situation { name: "snapshot-beside-write", memtable_bytes: ONE_MEMTABLE, run: storage::snapshot_beside_write },
-    Situation { name: "copy-beside-flush", memtable_bytes: SMALL_MEMTABLE, run: storage::copy_beside_flush },
-    Situation {
-        name: "copy-beside-failing-flush",
-        memtable_bytes: SMALL_MEMTABLE,
-        run: storage::copy_beside_failing_flush,
-    },
-    Situation { name: "long-values", memtable_bytes: ONE_MEMTABLE, run: storage::long_values },
-    Situation { name: "record-beside-sync", memtable_bytes: ONE_MEMTABLE, run: storage::record_beside_sync },
-    Situation { name: "force-beside-lease", memtable_bytes: ONE_MEMTABLE, run: force_beside_lease },
-    Situation { name: "drop-beside-release", memtable_bytes: ONE_MEMTABLE, run: tasks::drop_beside_release },
-    Situation { name: "cancel-beside-grant", memtable_bytes: ONE_MEMTABLE, run: tasks::cancel_beside_grant },
-    Situation { name: "upgrade-dropped", memtable_bytes: ONE_MEMTABLE, run: tasks::upgrade_dropped },
-    Situation { name: "loss-beside-task", memtable_bytes: ONE_MEMTABLE, run: tasks::loss_beside_task },
-    Situation { name: "transaction-dropped", memtable_bytes: ONE_MEMTABLE, run: tasks::transaction_dropped },
+    Situation::new("cancel-beside-wait", cancel_beside_wait),
+    Situation::new("loss-beside-wait", loss_beside_wait),
+    Situation::new("release-beside-wait", release_beside_wait),
+    Situation::new("takeover-beside-fenced", takeover_beside_fenced),
+    Situation::new("increments", increments),
+    Situation::new("lock-beside-write", lock_beside_write),
+    Situation::new("close-beside-commit", close_beside_commit),
+    Situation::new("close-beside-detach", close_beside_detach),
+    Situation::new("snapshot-beside-write", storage::snapshot_beside_write),
+    Situation::new("copy-beside-flush", storage::copy_beside_flush).with_small_memtables(),
+    Situation::new("copy-beside-failing-flush", storage::copy_beside_failing_flush).with_small_memtables(),
+    Situation::new("long-values", storage::long_values),
+    Situation::new("record-beside-sync", storage::record_beside_sync),
+    Situation::new("force-beside-lease", leases::force_beside_lease),
+    Situation::new("drop-beside-release", tasks::drop_beside_release),
+    Situation::new("cancel-beside-grant", tasks::cancel_beside_grant),
+    Situation::new("upgrade-dropped", tasks::upgrade_dropped),
+    Situation::new("loss-beside-task", tasks::loss_beside_task),
+    Situation::new("transaction-dropped", tasks::transaction_dropped),
+    Situation::new("leadership-passed-on", leader::leadership_passed_on).with_two_switches(),
+    Situation::new("leader-panics", leader::leader_panics).with_two_switches(),
+    Situation::new("force-beside-renewal", leases::force_beside_renewal),
+    Situation::new("lease-dropped", leases::lease_dropped),
+    Situation::new("lease-attached", leases::lease_attached),
+    Situation::new("sequence-beside-loss", storage::sequence_beside_loss),
 ];
 
 pub fn buffered() -> TxnOptions {
@@ -165,40 +167,6 @@ fn takeover_beside_fenced(world: &World) -> Result<(), Violation> {
     Ok(())
 }
 
-/// A lease that is ended by force while its row is being written does not come back with the next
-/// incarnation.
-fn force_beside_lease(world: &World) -> Result<(), Violation> {
-    let store = world.store.clone();
-    world.spawn("acquires", move || match store.lock_with("lock", wait().lease(WAIT_MAX)) {
-        Ok(guard) => {
-            // The lease outlasts its guard. If it has ended already, there is none to detach.
-            let _ = guard.detach();
-            Ok(())
-        }
-        Err(error) if matches!(error.kind(), ErrorKind::LockLost(_)) => Ok(()),
-        Err(error) => Err(harness(error)),
-    });
-    let (store, was_forced) = (world.store.clone(), Arc::new(parking_lot::Mutex::new(false)));
-    let forced = Arc::clone(&was_forced);
-    world.spawn("ends", move || {
-        let holders = store.lock_holders("lock").map_err(harness)?;
-        for token in holders.into_iter().filter_map(|holder| holder.token) {
-            *forced.lock() |= store.force_unlock("lock", token).map_err(harness)?;
-        }
-        Ok(())
-    });
-    world.join()?;
-    world.machine.crash_with(&mut |_| 0);
-    let (store, _engine) = open(&world.scheduler, &world.machine, ONE_MEMTABLE)?;
-    if *was_forced.lock() && !store.is_free_lock("lock").map_err(harness)? {
-        return Err(Violation::new(
-            "lock: leases survive the process",
-            "a lease that was ended by force is held again",
-        ));
-    }
-    Ok(())
-}
-
 /// Opens what a power cut has left, and reads the row.
 fn has_row_after_recovery(world: &World) -> Result<bool, Violation> {
     let (store, _engine) = open(&world.scheduler, &world.machine, ONE_MEMTABLE)?;
@@ -238,16 +206,27 @@ fn close_beside_commit(world: &World) -> Result<(), Violation> {
     let options = [durable(), buffered()][world.scheduler.choose(2)];
     let acknowledged = Arc::new(parking_lot::Mutex::new(false));
     let (store, rows, answer) = (world.store.clone(), world.rows.clone(), Arc::clone(&acknowledged));
-    world.spawn("commits", move || {
-        let committed = store.begin_with(options).and_then(|mut txn| {
+    // A transaction that has begun may commit until the close is almost over.
+    let began = if world.scheduler.choose(2) == 0 { Some(store.begin_with(options).map_err(harness)?) } else { None };
+    let is_begun = began.is_some();
+    let commits = move || {
+        let committed = began.map_or_else(|| store.begin_with(options), Ok).and_then(|mut txn| {
             txn.put(&rows, "row", "1")?;
             txn.commit()
         });
         *answer.lock() = committed.is_ok();
         Ok(())
-    });
+    };
     let store = world.store.clone();
-    world.spawn("closes", move || store.close().map_err(harness));
+    let closes = move || store.close().map_err(harness);
+    // The close comes within the commit, or the commit within the close.
+    if is_begun {
+        world.spawn("closes", closes);
+        world.spawn("commits", commits);
+    } else {
+        world.spawn("commits", commits);
+        world.spawn("closes", closes);
+    }
     world.join()?;
     world.machine.crash_with(&mut |_| 0);
     if *acknowledged.lock() && !has_row_after_recovery(world)? {

@@ -1,7 +1,9 @@
 //! Situations of the storage: what background work does beside writes and syncs.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use percolite::CommitProtocol;
 use percolite::engine::local::LocalEngine;
 use percolite::engine::machine::{MachineFault, SimMachineStorage};
@@ -156,6 +158,32 @@ pub fn long_values(world: &World) -> Result<(), Violation> {
         return Err(Violation::new("structure", "a store with a value out of line does not know of any"));
     }
     Ok(())
+}
+
+/// A sequence hands out no number twice, to two threads at once or after a power cut.
+pub fn sequence_beside_loss(world: &World) -> Result<(), Violation> {
+    let numbers = Arc::new(Mutex::new(Vec::new()));
+    // Each number is a range of its own.
+    let size = NonZeroU32::MIN;
+    let sequence = world.store.sequence(&world.rows, "numbers").map_err(harness)?.range_size(size);
+    for name in ["one", "two"] {
+        let (sequence, numbers) = (sequence.clone(), Arc::clone(&numbers));
+        world.spawn(name, move || {
+            let number = sequence.next().map_err(harness)?;
+            numbers.lock().push(number);
+            Ok(())
+        });
+    }
+    world.join()?;
+    world.machine.crash_with(&mut |_| 0);
+    let (store, _engine) = open(&world.scheduler, &world.machine, ONE_MEMTABLE)?;
+    let rows = store.keyspace("rows").map_err(harness)?;
+    numbers.lock().push(store.sequence(&rows, "numbers").and_then(|again| again.next()).map_err(harness)?);
+    let mut numbers = numbers.lock().clone();
+    numbers.sort_unstable();
+    let is_unique = numbers.windows(2).all(|two| two[0] < two[1]);
+    let what = || format!("a sequence has handed out {numbers:?}");
+    if is_unique { Ok(()) } else { Err(Violation::new("durability", what())) }
 }
 
 fn cells(tables: &impl Storage) -> Result<Vec<[Vec<u8>; 2]>, EngineError> {

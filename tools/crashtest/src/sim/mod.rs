@@ -40,7 +40,7 @@ pub use plan::TRANSACTIONS_MIN;
 use plan::{Focus, SimPlan};
 pub use runtime::SimRuntime;
 use scheduler::LONG_STALL;
-pub use scheduler::{Scheduler, ThreadId};
+pub use scheduler::{Scheduler, ThreadId, Trigger};
 
 /// The name of the store's background thread, as in `coordinator/embedded`.
 pub(crate) const BACKGROUND_THREAD: &str = "percolite-bg";

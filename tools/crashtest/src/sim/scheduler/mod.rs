@@ -13,20 +13,22 @@
 //! Time is virtual. It advances slowly while threads run, and jumps when all threads wait. The wall
 //! clock is derived from virtual time and can be set wrong.
 
+mod explore;
 mod threads;
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::Hasher as _;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use percolite::crashtest::{CrashPoint, LockAttempt};
 
-use self::threads::{Exploration, Stall, State, Thread, ThreadState};
 pub use self::threads::{LONG_STALL, ROUND_STALL};
-use crate::choices::Choices;
+use self::threads::{STEPS_MAX, Stall, State, Thread, ThreadState};
 use crate::rng::SeededRng;
 
 /// The wall clock at the start of the simulation, in milliseconds since 1970.
@@ -35,8 +37,8 @@ const BEGAN_UNIX_MS: u64 = 1_763_700_000_000;
 const REAL_TIME_MAX: Duration = Duration::from_secs(20);
 /// A mutex counts as never released when a thread has failed to lock it this many times in a row.
 const LOCK_ATTEMPTS_MAX: u32 = 1_000_000;
-/// Virtual time after which an exploration hangs.
-const EXPLORED_TIME_MAX: Duration = Duration::from_secs(3_600);
+/// Steps of the main thread alone, after a run has hung, that it gets to report that.
+const REPORT_STEPS_MAX: u64 = 1_000_000;
 /// The number of a thread.
 pub type ThreadId = usize;
 
@@ -210,6 +212,9 @@ impl Scheduler {
         state.record(own, what);
         let creep = state.rng.below(40) as u64;
         state.now += Duration::from_micros(creep);
+        if let Some(what) = state.hang(own) {
+            return Self::abort_run(state, own, what);
+        }
         if state.exploration.is_some() {
             return self.switch_if_chosen(state, own);
         }
@@ -270,47 +275,6 @@ impl Scheduler {
         self.switch(state, own);
         let mut state = self.state.lock();
         state.threads[own].permit = false;
-    }
-
-    /// From here on these choices decide in place of the seed, and a thread of
-    /// [`Self::spawn_explored`] that can continue is replaced by another one at most `switches`
-    /// times.
-    pub fn explore(&self, choices: Choices, switches: u32) {
-        self.state.lock().exploration = Some(Exploration { choices, switches_left: switches, threads: Vec::new() });
-    }
-
-    /// Starts a thread whose interleavings with others of its kind are explored.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
-    pub fn spawn_explored(self: &Arc<Self>, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<ThreadId> {
-        let thread = self.spawn(name, work)?;
-        if let Some(exploration) = &mut self.state.lock().exploration {
-            exploration.threads.push(thread);
-        }
-        Ok(thread)
-    }
-
-    /// The n-th thread of [`Self::spawn_explored`] in this exploration.
-    pub fn explored_thread(&self, nth: usize) -> Option<ThreadId> {
-        self.state.lock().exploration.as_ref()?.threads.get(nth).copied()
-    }
-
-    /// Chooses one of some possibilities, all of which are explored.
-    pub fn choose(&self, possible: usize) -> usize {
-        self.state.lock().exploration.as_mut().map_or(0, |exploration| exploration.choices.choose(possible))
-    }
-
-    /// Ends the exploration; returns the choices that were made.
-    pub fn end_exploration(&self) -> Choices {
-        self.state.lock().exploration.take().map(|exploration| exploration.choices).unwrap_or_default()
-    }
-
-    fn switch_if_chosen(&self, mut state: MutexGuard<'_, State>, own: ThreadId) {
-        if let Some(next) = state.replacement(own) {
-            state.record(next, "replaces another thread");
-            self.switch_to(state, own, next);
-        }
     }
 
     /// Makes threads yield before they lock any mutex of the store. Those with this name prefix are
@@ -416,8 +380,10 @@ impl Scheduler {
         std::thread::Builder::new().name(name.into()).spawn(move || {
             CURRENT.set(Some((Arc::clone(&scheduler), own)));
             if gate.wait() {
-                work();
-                scheduler.end(own);
+                match std::panic::catch_unwind(AssertUnwindSafe(work)) {
+                    Ok(()) => scheduler.end(own),
+                    Err(panic) => scheduler.end_by_panic(own, &*panic),
+                }
             }
         })?;
         Ok(own)
@@ -434,6 +400,17 @@ impl Scheduler {
         while self.state.lock().threads[other].state != ThreadState::Ended && self.deadlock().is_none() {
             self.park(own, None);
         }
+    }
+
+    /// An assertion of the store is a violation. The others may wait for this thread forever, so
+    /// the main thread does not wait for them.
+    fn end_by_panic(&self, own: ThreadId, panic: &(dyn Any + Send)) {
+        let mut state = self.state.lock();
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref().copied());
+        let what = format!("thread {} panicked: {}", state.threads[own].name, text.unwrap_or("without a text"));
+        state.deadlock.get_or_insert(what);
+        drop(state);
+        self.end(own);
     }
 
     fn end(&self, own: ThreadId) {
@@ -453,8 +430,8 @@ impl Scheduler {
 
     /// Lets another thread run, and waits to be scheduled again unless this thread has ended.
     fn switch(&self, mut state: MutexGuard<'_, State>, own: ThreadId) {
-        if state.exploration.is_some() && state.now > EXPLORED_TIME_MAX {
-            return Self::abort_run(state, own, format!("a wait has not ended after {EXPLORED_TIME_MAX:?}"));
+        if let Some(what) = state.hang(own) {
+            return Self::abort_run(state, own, what);
         }
         let Some(next) = state.choose(own) else {
             let waiting: Vec<&str> = state
@@ -477,17 +454,28 @@ impl Scheduler {
         drop(state);
         theirs.open();
         if !ended && !mine.wait() {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
             let what = format!("thread {} does not yield", state.threads[next].name);
+            state.threads[next].state = ThreadState::Ended;
             Self::abort_run(state, own, what);
         }
     }
 
     /// Aborts the history: only the main thread continues, to report the reason.
     fn abort_run(mut state: MutexGuard<'_, State>, own: ThreadId, what: String) {
-        state.deadlock.get_or_insert(what);
+        let is_stuck = own == 0 && state.steps > STEPS_MAX + REPORT_STEPS_MAX;
+        let what = state.deadlock.get_or_insert(what).clone();
+        if is_stuck {
+            // No other thread could report it.
+            eprintln!("{what}");
+            std::process::abort();
+        }
+        if own != 0 {
+            // No thread is to wait for it again.
+            state.threads[own].state = ThreadState::Ended;
+        }
         let main = Arc::clone(&state.threads[0].gate);
-        state.threads[0].state = ThreadState::Ready;
+        (state.threads[0].state, state.threads[0].is_on_hold) = (ThreadState::Ready, false);
         drop(state);
         if own == 0 {
             return;

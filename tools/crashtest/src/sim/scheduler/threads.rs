@@ -13,6 +13,11 @@ use crate::rng::SeededRng;
 const STALL: (usize, Duration) = (400, Duration::from_millis(20));
 /// The longest stall where threads are stalled often.
 pub const LONG_STALL: (usize, Duration) = (2000, Duration::from_millis(100));
+/// Virtual time after which an exploration hangs.
+const EXPLORED_TIME_MAX: Duration = Duration::from_secs(3_600);
+/// Steps after which a run hangs: many times as many as the longest history has.
+pub const STEPS_MAX: u64 = 5_000_000;
+
 /// A stall that lasts longer than the pause between two rounds of the background worker.
 pub const ROUND_STALL: (usize, Duration) = (8000, Duration::from_millis(600));
 
@@ -47,6 +52,8 @@ pub struct Exploration {
     /// How often a thread that can continue may still be replaced by another one.
     pub switches_left: u32,
     pub threads: Vec<ThreadId>,
+    /// Those of `threads` that the store has started, and which end with it.
+    pub background: Vec<ThreadId>,
 }
 
 pub struct Thread {
@@ -59,11 +66,27 @@ pub struct Thread {
     pub stall: Option<Stall>,
     /// How many times in a row the thread has found a mutex locked.
     pub lock_attempts: u32,
+    /// A thread on hold is not scheduled.
+    pub is_on_hold: bool,
 }
 
 impl Thread {
     pub fn new(name: &str, gate: Arc<Gate>) -> Self {
-        Self { name: name.into(), gate, state: ThreadState::Ready, permit: false, stall: None, lock_attempts: 0 }
+        Self {
+            name: name.into(),
+            gate,
+            state: ThreadState::Ready,
+            permit: false,
+            stall: None,
+            lock_attempts: 0,
+            is_on_hold: false,
+        }
+    }
+}
+
+impl Thread {
+    fn is_ready(&self) -> bool {
+        self.state == ThreadState::Ready && !self.is_on_hold
     }
 }
 
@@ -124,15 +147,14 @@ impl State {
     pub fn choose(&mut self, own: ThreadId) -> Option<ThreadId> {
         loop {
             let now = self.now;
-            for thread in &mut self.threads {
+            for thread in self.threads.iter_mut().filter(|thread| !thread.is_on_hold) {
                 if let ThreadState::Waiting { until: Some(until) } = thread.state
                     && until <= now
                 {
                     thread.state = ThreadState::Ready;
                 }
             }
-            let ready: Vec<ThreadId> =
-                (0..self.threads.len()).filter(|id| self.threads[*id].state == ThreadState::Ready).collect();
+            let ready: Vec<ThreadId> = (0..self.threads.len()).filter(|id| self.threads[*id].is_ready()).collect();
             if let Some(exploration) = self.exploration.as_mut().filter(|_| !ready.is_empty()) {
                 return Some(exploration.next(own, &ready));
             }
@@ -142,7 +164,8 @@ impl State {
             if !going.is_empty() {
                 return going.get(self.rng.below(going.len())).copied();
             }
-            let next = self.threads.iter().filter_map(|thread| match thread.state {
+            let going = self.threads.iter().filter(|thread| !thread.is_on_hold);
+            let next = going.filter_map(|thread| match thread.state {
                 ThreadState::Waiting { until } => until,
                 ThreadState::Ready | ThreadState::Ended => None,
             });
@@ -156,13 +179,19 @@ impl State {
         }
     }
 
+    /// The threads with this name that have not ended.
+    pub fn named(&self, name: &str) -> impl Iterator<Item = ThreadId> {
+        let is_named = move |id: &ThreadId| self.threads[*id].name == name;
+        (0..self.threads.len()).filter(is_named).filter(|id| self.threads[*id].state != ThreadState::Ended)
+    }
+
     /// In an exploration: the thread that replaces this one, although this one can continue.
     pub fn replacement(&mut self, own: ThreadId) -> Option<ThreadId> {
         let exploration = self.exploration.as_mut()?;
         if exploration.switches_left == 0 || !exploration.threads.contains(&own) {
             return None;
         }
-        let is_ready = |id: &ThreadId| *id != own && self.threads[*id].state == ThreadState::Ready;
+        let is_ready = |id: &ThreadId| *id != own && self.threads[*id].is_ready();
         let others: Vec<ThreadId> = exploration.threads.iter().copied().filter(is_ready).collect();
         let next = others.get(exploration.choices.choose(others.len() + 1).checked_sub(1)?)?;
         exploration.switches_left -= 1;
@@ -177,6 +206,15 @@ impl State {
             let step = self.steps + 1 + self.rng.below(steps_max) as u64;
             self.threads[own].stall = Some(Stall { step, time: self.now + time_max });
         }
+    }
+
+    /// Why the run never ends, if it takes too long.
+    pub fn hang(&self, own: ThreadId) -> Option<String> {
+        if self.exploration.is_some() && self.now > EXPLORED_TIME_MAX {
+            return Some(format!("a wait has not ended after {EXPLORED_TIME_MAX:?}"));
+        }
+        let name = &self.threads[own].name;
+        (self.steps > STEPS_MAX).then(|| format!("after {STEPS_MAX} steps thread {name} still goes on: it never ends"))
     }
 
     pub fn record(&mut self, own: ThreadId, what: &str) {
