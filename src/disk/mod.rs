@@ -27,7 +27,6 @@ use std::io;
 
 pub use directory::{Directory, readable, shown};
 pub use file::OsDisk;
-pub use named_file::NamedFile;
 #[cfg(feature = "rocks")]
 pub use own_file::{check_own, check_regular, open_own, open_own_to_change, open_own_with, replace_own};
 pub use sim::{CallKind, SimDisk};
