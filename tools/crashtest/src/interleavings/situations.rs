@@ -27,6 +27,7 @@ pub const SITUATIONS: &[Situation] = &[
     Situation::new("increments", increments),
     Situation::new("lock-beside-write", lock_beside_write),
     Situation::new("close-beside-commit", close_beside_commit),
+    Situation::new("commit-ends-within-close", commit_ends_within_close).with_two_switches(),
     Situation::new("close-beside-detach", close_beside_detach),
     Situation::new("snapshot-beside-write", storage::snapshot_beside_write),
     Situation::new("copy-beside-flush", storage::copy_beside_flush).with_small_memtables(),
@@ -204,11 +205,27 @@ fn increments(world: &World) -> Result<(), Violation> {
 /// What was acknowledged beside a close is there after the close and a power cut, durable or not.
 fn close_beside_commit(world: &World) -> Result<(), Violation> {
     let options = [durable(), buffered()][world.scheduler.choose(2)];
+    // A transaction that has begun may commit until the close is almost over. The close comes
+    // within the commit, or the commit within the close.
+    let is_begun = world.scheduler.choose(2) == 0;
+    close_and_commit(world, options, (is_begun, is_begun))
+}
+
+/// The close is done but for its end when the commit, which has begun before, is acknowledged. It
+/// does not continue where the close waits for the store's threads.
+fn commit_ends_within_close(world: &World) -> Result<(), Violation> {
+    world.scheduler.run_others_first();
+    close_and_commit(world, buffered(), (true, false))
+}
+
+fn close_and_commit(
+    world: &World,
+    options: TxnOptions,
+    (is_begun, closes_first): (bool, bool),
+) -> Result<(), Violation> {
     let acknowledged = Arc::new(parking_lot::Mutex::new(false));
     let (store, rows, answer) = (world.store.clone(), world.rows.clone(), Arc::clone(&acknowledged));
-    // A transaction that has begun may commit until the close is almost over.
-    let began = if world.scheduler.choose(2) == 0 { Some(store.begin_with(options).map_err(harness)?) } else { None };
-    let is_begun = began.is_some();
+    let began = is_begun.then(|| store.begin_with(options)).transpose().map_err(harness)?;
     let commits = move || {
         let committed = began.map_or_else(|| store.begin_with(options), Ok).and_then(|mut txn| {
             txn.put(&rows, "row", "1")?;
@@ -219,8 +236,7 @@ fn close_beside_commit(world: &World) -> Result<(), Violation> {
     };
     let store = world.store.clone();
     let closes = move || store.close().map_err(harness);
-    // The close comes within the commit, or the commit within the close.
-    if is_begun {
+    if closes_first {
         world.spawn("closes", closes);
         world.spawn("commits", commits);
     } else {

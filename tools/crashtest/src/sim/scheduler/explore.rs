@@ -14,7 +14,15 @@ impl Scheduler {
     /// times.
     pub fn explore(&self, choices: Choices, switches: u32) {
         let (threads, background) = (Vec::new(), Vec::new());
-        self.state.lock().exploration = Some(Exploration { choices, switches_left: switches, threads, background });
+        self.state.lock().exploration =
+            Some(Exploration { choices, switches_left: switches, threads, background, others_first: false });
+    }
+
+    /// Lets threads that are not explored run first: see [`Exploration::others_first`].
+    pub fn run_others_first(&self) {
+        if let Some(exploration) = &mut self.state.lock().exploration {
+            exploration.others_first = true;
+        }
     }
 
     /// Explores the interleavings of the store's own threads with this name, too.

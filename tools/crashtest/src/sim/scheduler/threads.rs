@@ -46,7 +46,7 @@ pub struct State {
 
 /// All interleavings of a few threads with a few switches, one after the other: in place of the
 /// seed, [`Choices`] decide. Other threads run only while none of these can, so that the number of
-/// interleavings stays small.
+/// interleavings stays small, or before all of these.
 pub struct Exploration {
     pub choices: Choices,
     /// How often a thread that can continue may still be replaced by another one.
@@ -54,6 +54,9 @@ pub struct Exploration {
     pub threads: Vec<ThreadId>,
     /// Those of `threads` that the store has started, and which end with it.
     pub background: Vec<ThreadId>,
+    /// Whether threads that are not among these run first. So where one of `threads` waits for such
+    /// a thread, the others do not continue.
+    pub others_first: bool,
 }
 
 pub struct Thread {
@@ -111,8 +114,9 @@ impl Exploration {
         if ready.contains(&own) {
             return ready.iter().copied().find(|id| *id > own).unwrap_or(ready[0]);
         }
-        let explored: Vec<ThreadId> = ready.iter().copied().filter(|id| self.threads.contains(id)).collect();
+        let (explored, others): (Vec<ThreadId>, Vec<ThreadId>) = ready.iter().partition(|id| self.threads.contains(id));
         match explored[..] {
+            _ if self.others_first && !others.is_empty() => others[0],
             [] => ready[0],
             [one] => one,
             _ => explored[self.choices.choose(explored.len())],
