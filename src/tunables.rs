@@ -62,7 +62,7 @@ pub const PAGE_BYTES: Option<usize> = if IN_CRASH_TESTS { Some(64) } else { None
 pub const PREALLOCATION_STEP: usize = if IN_ANY_TESTS { 16 << 10 } else { 256 << 10 };
 
 /// The step on a disk that was full when the store was opened.
-pub const PREALLOCATION_STEP_ON_FULL_DISK: usize = 16 << 10;
+pub const PREALLOCATION_STEP_ON_FULL_DISK: usize = if IN_ANY_TESTS { 12 << 10 } else { 16 << 10 };
 
 /// The approximate size of a batch that a flush writes to the tables, in bytes.
 pub const TABLE_BATCH_BYTES: usize = if IN_ANY_TESTS { 300 } else { 1 << 20 };

@@ -78,6 +78,25 @@ impl Directory {
         }
     }
 
+    /// The length of the file with this name, in bytes; `None` if there is none.
+    #[cfg(unix)]
+    pub fn length_of(&self, name: &str) -> io::Result<Option<u64>> {
+        match rustix::fs::statat(&self.handle, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok(Some(u64::try_from(found.st_size).unwrap_or(0))),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[cfg(not(unix))]
+    pub fn length_of(&self, name: &str) -> io::Result<Option<u64>> {
+        match self.path.join(name).symlink_metadata() {
+            Ok(found) => Ok(Some(found.len())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     #[cfg(not(unix))]
     pub fn check_name(&self, _: &str, _: &File, _: &str) -> io::Result<()> {
         Ok(())

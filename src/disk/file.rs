@@ -119,6 +119,10 @@ impl Disk for OsDisk {
         self.directory.sync().map_err(|error| failed("sync", self.directory.path(), error))
     }
 
+    fn length_of(&self, name: &str) -> io::Result<Option<u64>> {
+        self.directory.length_of(name).map_err(|error| failed("read the length of", &self.path(name), error))
+    }
+
     fn is_full(&self) -> bool {
         self.is_full
     }

@@ -28,6 +28,7 @@ use std::io;
 pub use directory::{Directory, readable, shown};
 pub use file::OsDisk;
 #[cfg(feature = "rocks")]
+pub use named_file::truncated_error;
 pub use own_file::{check_own, check_regular, open_own, open_own_to_change, open_own_with, replace_own};
 pub use sim::{CallKind, SimDisk};
 pub use standard_streams::occupy_standard_streams;
@@ -53,6 +54,11 @@ pub trait Disk: Send + Sync + 'static {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Returns once every earlier change to the names would survive a power cut.
     fn sync_directory(&self) -> io::Result<()>;
+    /// The length of the file with this name now, in bytes; `None` if there is none. A disk that
+    /// only this process reaches has what it has made, and need not look.
+    fn length_of(&self, _name: &str) -> io::Result<Option<u64>> {
+        Ok(Some(u64::MAX))
+    }
     /// Whether the disk was full when the store was opened; always the same.
     fn is_full(&self) -> bool {
         false

@@ -27,16 +27,23 @@ impl NamedFile {
 
     /// To be called after each write.
     pub fn note_written(&self, end: u64) {
-        self.written_end.fetch_max(end, Ordering::Relaxed);
+        self.written_end.fetch_max(end, Ordering::AcqRel);
     }
 
     /// Fails if the name leads to no or another file now, or if the file was truncated: then what
     /// was written to it will not be found.
     pub fn check_in_place(&self) -> io::Result<()> {
         self.directory.check_name(&self.name, &self.file, "the file")?;
-        if self.file.metadata()?.len() < self.written_end.load(Ordering::Relaxed) {
-            return Err(io::Error::new(ErrorKind::UnexpectedEof, "the file was truncated while it was open"));
+        // Read before the length: another thread may write meanwhile.
+        let written_end = self.written_end.load(Ordering::Acquire);
+        if self.file.metadata()?.len() < written_end {
+            return Err(truncated_error());
         }
         Ok(())
     }
+}
+
+/// The error of a file that is shorter than what was written to it.
+pub fn truncated_error() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "the file was truncated while it was open")
 }

@@ -19,6 +19,7 @@ use super::file_damage::FileDamage;
 use super::segment::{self, HeaderRead, SegmentHeader};
 use super::segment_list::SegmentList;
 use crate::disk::{Disk, DiskFile};
+use crate::tunables::PREALLOCATION_STEP_ON_FULL_DISK;
 
 /// Checks the files from the last segment that was read, on.
 pub fn find_damage<D: Disk>(
@@ -28,13 +29,19 @@ pub fn find_damage<D: Disk>(
 ) -> Result<Option<FileDamage>, WalError> {
     let newest = names.newest();
     for number in last_read.number..=newest {
-        let Some(name) = names.file_name(number) else { return Ok(Some(FileDamage::Missing(number))) };
+        let Some(name) = names.file_name(number) else {
+            let later = names.segments.range(number..).next().copied().unwrap_or(newest);
+            return Ok(Some(FileDamage::Missing { number, later }));
+        };
         let file = disk.open(&name)?;
         let bytes = file.len()?;
         let durable_bytes = match segment::read_header(&file, number)? {
             HeaderRead::Valid(header) => header.durable_file_bytes,
             _ if number == newest => 0,
             HeaderRead::Misnamed(header) => return Ok(Some(FileDamage::Misnamed { number, header })),
+            // The opening that created the file may have found the disk full, and the one before
+            // not: then its step was shorter.
+            HeaderRead::Invalid if bytes == PREALLOCATION_STEP_ON_FULL_DISK as u64 => bytes,
             HeaderRead::Invalid | HeaderRead::UnsupportedFormat(_) => last_read.durable_file_bytes,
         };
         if bytes < durable_bytes {

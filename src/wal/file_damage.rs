@@ -7,8 +7,8 @@ use super::segment;
 /// Damage that no crash leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileDamage {
-    /// There are later segments, but not this one.
-    Missing(u64),
+    /// There is a later segment, but not this one.
+    Missing { number: u64, later: u64 },
     /// The file is shorter than it was when its header, or the next file, was written.
     Cut { number: u64, bytes: u64, durable_bytes: u64 },
     /// The file has the header of another segment.
@@ -21,7 +21,12 @@ impl fmt::Display for FileDamage {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = segment::segment_file_name;
         match self {
-            Self::Missing(number) => write!(formatter, "{} is missing", name(*number)),
+            Self::Missing { number, later } => write!(
+                formatter,
+                "{} is missing, though {} is there; if that is not a file of this store, move it away",
+                name(*number),
+                name(*later)
+            ),
             Self::Cut { number, bytes, durable_bytes } => {
                 write!(formatter, "{} has {bytes} bytes, and had at least {durable_bytes}", name(*number))
             }

@@ -16,7 +16,7 @@
 //! of a segment returns it, and the durable sequence never rises again. The next incarnation reads
 //! the frames that are left, writes them again and syncs them ([`resume`](super::resume())).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -40,8 +40,8 @@ pub(super) struct WalShared<D: Disk> {
     durable: AtomicU64,
     failure: OnceLock<Arc<io::Error>>,
     files: Mutex<SegmentFiles<D::File>>,
-    /// Serializes syncs.
-    syncing: Mutex<()>,
+    /// Serializes syncs. The lengths of older segments, as the first sync has found them.
+    syncing: Mutex<BTreeMap<u64, u64>>,
     /// The segment that the next rotation begins. Stays locked while the file is created, so that
     /// only one thread creates it.
     next: Mutex<NextSegment<D::File>>,
@@ -94,20 +94,21 @@ impl<D: Disk> WalHandle<D> {
     /// Makes all frames written so far durable; returns the durable sequence.
     pub fn sync(&self) -> Result<u64, WalError> {
         let shared = &*self.shared;
-        let _one = shared.syncing.lock();
+        let mut lengths = shared.syncing.lock();
         shared.ensure_ok()?;
         let written = self.written_sequence();
-        let files = {
+        let (files, older) = {
             let files = shared.files.lock();
             let newest = files.unsynced.last().map_or(0, |(number, _)| *number);
             if written == shared.durable() && files.synced_segment == newest {
                 return Ok(written);
             }
-            files.unsynced.clone()
+            (files.unsynced.clone(), files.old_segments.iter().map(|(number, _)| *number).collect::<Vec<_>>())
         };
         for (_, file) in &files {
             file.sync().map_err(|error| shared.record_failure(error))?;
         }
+        shared.check_older_segments(&older, &mut lengths).map_err(|error| shared.record_failure(error))?;
         shared.advance_durable(written, files.last().map_or(0, |(number, _)| *number))
     }
 
@@ -195,7 +196,7 @@ impl<D: Disk> WalShared<D> {
                 synced_segment: number,
                 old_segments: older,
             }),
-            syncing: Mutex::new(()),
+            syncing: Mutex::default(),
             next: Mutex::new(NextSegment { number: number + 1, file: None }),
             sync_record: Mutex::new(sync_record),
         }
@@ -215,6 +216,26 @@ impl<D: Disk> WalShared<D> {
 
     pub(super) fn ensure_ok(&self) -> Result<(), WalError> {
         self.failure.get().map_or(Ok(()), |error| Err(WalError::Failed(Arc::clone(error))))
+    }
+
+    /// Fails if an older segment that recovery would read was removed by something else, or is
+    /// shorter than at the first check.
+    fn check_older_segments(&self, listed: &[u64], lengths: &mut BTreeMap<u64, u64>) -> io::Result<()> {
+        lengths.retain(|number, _| listed.contains(number));
+        for number in listed {
+            let name = segment::segment_file_name(*number);
+            let lost = match self.disk.length_of(&name)? {
+                Some(found) if found >= *lengths.entry(*number).or_insert(found) => continue,
+                Some(_) => "truncated",
+                None => "removed",
+            };
+            // This store takes a segment from the list before it removes the file.
+            if self.files.lock().old_segments.iter().any(|(other, _)| other == number) {
+                let text = format!("the segment {name} was {lost} while the store was open");
+                return Err(io::Error::new(ErrorKind::NotFound, text));
+            }
+        }
+        Ok(())
     }
 
     /// Keeps the first failure permanently, and returns it.

@@ -8,14 +8,14 @@
 //! which earlier frames must exist. The newest acknowledged frames have no such proof until another
 //! frame is written. If no batch follows, the [sync record](super::sync_record) is the proof.
 
-use std::fmt;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use super::frame::{FrameBuffer, PAYLOAD_MAX_BYTES, frame_end};
 use super::handle::{WalHandle, WalShared};
 use super::segment::{self, SegmentEnd, SegmentHeader};
 use super::{WalError, frame};
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, truncated_error};
 use crate::tunables::PREALLOCATION_STEP_ON_FULL_DISK;
 
 /// The single writer of an incarnation's log.
@@ -73,15 +73,23 @@ impl<D: Disk> WalWriter<D> {
         let sequence = last.checked_add(1).ok_or(WalError::PayloadTooLarge)?;
         let end = frame_end(offset, length).filter(|_| length <= PAYLOAD_MAX_BYTES).ok_or(WalError::PayloadTooLarge)?;
         if end > self.preallocated_to {
-            self.preallocated_to =
-                segment::preallocate(&*self.file, self.shared.preallocation_step(), self.preallocated_to.max(end), end)
-                    .map_err(|error| self.shared.record_failure(error))?;
+            self.preallocated_to = self.preallocate(end).map_err(|error| self.shared.record_failure(error))?;
         }
         let bytes = frame.seal(self.header.salt, offset, sequence, durable);
         self.file.write_at(offset, bytes).map_err(|error| self.shared.record_failure(error))?;
         (self.end.offset, self.end.last_sequence) = (end, sequence);
         self.shared.set_written_sequence(sequence);
         Ok(sequence)
+    }
+
+    /// Preallocates the file for a frame that ends at this offset. What was there must still be
+    /// there: in a file that was truncated meanwhile, zeros would take the place of frames.
+    fn preallocate(&self, end: u64) -> io::Result<u64> {
+        if self.file.len()? < self.preallocated_to {
+            return Err(truncated_error());
+        }
+        let from = self.preallocated_to.max(end);
+        segment::preallocate(&*self.file, self.shared.preallocation_step(), from, end)
     }
 
     /// Ends the segment and starts the next one, with this salt.

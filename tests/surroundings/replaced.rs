@@ -20,6 +20,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("the_marker_is_removed", marker_removed),
     scenario("the_marker_is_replaced", marker_replaced),
     scenario("the_segment_is_removed", segment_removed),
+    scenario("an_older_segment_is_removed_or_truncated", older_segment_lost),
     scenario("the_segment_is_truncated", segment_truncated),
     scenario("a_table_is_removed", table_removed),
     scenario("the_status_file_is_removed_or_replaced", status_replaced),
@@ -118,7 +119,8 @@ fn parts_copied_back(place: &Path) {
 /// A commit that finds its log removed is not acknowledged.
 fn assert_fails(store: Store, rows: &Keyspace, what: &str) {
     let error = put(&store, rows, 10, Durability::Sync).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Undetermined(_)), "{error}");
+    // `Closed` if a sync in the background has found it first.
+    assert!(matches!(error.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_)), "{error}");
     assert!(error.to_string().contains(what), "{error}");
     let error = put(&store, rows, 11, Durability::Buffered).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Closed(_)), "{error}");
@@ -202,10 +204,37 @@ fn segment_removed(place: &Path) {
     }
 }
 
-/// A frame that is written behind the new end of the file would follow zeros.
+/// An older segment, which only a recovery would read.
+fn older_segment_lost(place: &Path) {
+    let path = place.join("store");
+    create(&path, 10);
+    let segments = || {
+        let mut found: Vec<_> = fs::read_dir(path.join("wal")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        found.retain(|file| file.extension().is_some_and(|end| end == "segment"));
+        found.sort();
+        found
+    };
+    for what in ["removed", "truncated"] {
+        let (store, rows) = open(&path);
+        append(&store, &rows, 10..11).unwrap();
+        let oldest = segments().swap_remove(0);
+        assert!(segments().len() > 1, "{:?}", segments());
+        fs::rename(&oldest, place.join("aside")).unwrap();
+        if what == "truncated" {
+            fs::write(&oldest, "short").unwrap();
+        }
+        assert_fails(store, &rows, &format!("was {what} while the store was open"));
+        drop(rows);
+        fs::rename(place.join("aside"), oldest).unwrap();
+    }
+    assert_rows(&path, 11);
+}
+
+/// A frame that is written behind the new end of the file would follow zeros. A long one makes the
+/// file as long as it was.
 fn segment_truncated(place: &Path) {
-    for left in [0, 100] {
-        let path = place.join(format!("store {left}"));
+    for (left, value_bytes) in [(0, 1), (100, 1), (0, 300_000), (20_000, 700_000)] {
+        let path = place.join(format!("store {left} {value_bytes}"));
         create(&path, 10);
         let (store, rows) = open(&path);
         append(&store, &rows, 10..20).unwrap();
@@ -215,7 +244,11 @@ fn segment_truncated(place: &Path) {
                 fs::OpenOptions::new().write(true).open(file).unwrap().set_len(left).unwrap();
             }
         }
-        assert_fails(store, &rows, "truncated while it was open");
+        let error = store.transact(|txn| txn.put(&rows, "large", vec![b'x'; value_bytes])).unwrap_err();
+        // `Closed` if a sync in the background has found it first.
+        assert!(matches!(error.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_)), "{error}");
+        assert!(error.to_string().contains("truncated while it was open"), "{error}");
+        store.close().unwrap_err();
         drop(rows);
         // The rows of the removed frames are gone, and that is an error.
         let error = small().open(&path).map(drop).unwrap_err();

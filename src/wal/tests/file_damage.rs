@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::disk::DiskFile;
-use crate::tunables::PREALLOCATION_STEP;
+use crate::tunables::{PREALLOCATION_STEP, PREALLOCATION_STEP_ON_FULL_DISK};
 use crate::wal::segment;
 use crate::wal::sync_record;
 
@@ -227,5 +227,23 @@ fn an_accepted_loss_ends_the_sync_record() {
             let (recovered, frames) = recover_frames(&crashed.handle(), 0).unwrap();
             assert_eq!((recovered.data_loss(), frames.len() as u64), (None, 9 + tag));
         }
+    }
+}
+
+/// Two openings on a full disk whose segments have the short step, and each of which ended before
+/// its header was durable.
+#[test]
+fn segments_of_a_full_disk_that_a_power_cut_has_left_are_no_damage() {
+    let disk = sample(State::New).disk;
+    let [first, second] = [1, 2].map(|after| segment::segment_file_name(NEWEST + after));
+    let zeros = vec![0; PREALLOCATION_STEP_ON_FULL_DISK];
+    replace(&disk, &first, &zeros);
+    replace(&disk, &second, &zeros);
+    let (recovered, frames) = recover_frames(&disk, 0).unwrap();
+    assert_eq!((recovered.data_loss(), frames.len() as u64), (None, FRAMES));
+    for length in [0, PREALLOCATION_STEP_ON_FULL_DISK - 1, PREALLOCATION_STEP - 1] {
+        replace(&disk, &first, &vec![0; length]);
+        let recovered = recover_frames(&disk, 0).unwrap().0;
+        assert!(recovered.data_loss().is_some(), "{length} bytes");
     }
 }
