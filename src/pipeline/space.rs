@@ -29,8 +29,8 @@ pub fn check_space(engine: &dyn Engine, submission: &Submission, staged: usize) 
             "nothing can be written until 3 MiB are free: close the store, which gives back what was deleted"
         }
         SpaceLeft::ForDeletions | SpaceLeft::Enough => {
-            "rows cannot be deleted in a transaction of this size until 3 MiB are free: delete fewer in each, truncate \
-             or drop keyspaces"
+            "rows cannot be deleted in a transaction of this size until 3 MiB are free: delete fewer in each, end the \
+             history, which keeps what was deleted, truncate or drop keyspaces"
         }
     }))
 }

@@ -52,8 +52,7 @@ impl DirectoryStorage {
             self.compaction_due.store(true, Ordering::Relaxed);
         }
         if reserve.is_given_up() && self.compaction_due.swap(false, Ordering::Relaxed) {
-            let older = self.lsm.older_table_snapshots();
-            self.lsm.tables().compact_deletions(&older, &|| reserve.usable_bytes())?;
+            self.lsm.tables().compact_deletions(self.lsm.has_older_snapshots(), &|| reserve.usable_bytes())?;
         }
         reserve.replenish();
         Ok(())

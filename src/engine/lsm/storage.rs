@@ -100,19 +100,12 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
         Ok(is_useful && fits)
     }
 
-    /// The snapshots of the tables that older open snapshots read.
+    /// Whether an open snapshot reads older tables than a new one would.
     #[cfg(feature = "rocks")]
-    pub fn older_table_snapshots(&self) -> Vec<Arc<T::Snapshot>> {
+    pub fn has_older_snapshots(&self) -> bool {
         let current = self.shared.state.lock();
-        let mut found: Vec<Arc<T::Snapshot>> = Vec::new();
-        for open in current.snapshots.values() {
-            let tables = Arc::clone(&open.read_state.read().tables);
-            let is_new = |other: &Arc<T::Snapshot>| !Arc::ptr_eq(other, &tables);
-            if is_new(&current.read_state.tables) && found.iter().all(is_new) {
-                found.push(tables);
-            }
-        }
-        found
+        let newest = &current.read_state.tables;
+        current.snapshots.values().any(|open| !Arc::ptr_eq(&open.read_state.read().tables, newest))
     }
 
     /// Whether a flush of everything written so far takes at most `free` bytes of the disk.

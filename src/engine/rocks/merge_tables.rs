@@ -14,12 +14,11 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rocksdb::{BottommostLevelCompaction, CompactOptions, LiveFile};
 
-use super::{LockedDb, RocksSnapshot, RocksStorage, column_family_name, engine_error};
+use super::{LockedDb, RocksStorage, column_family_name, engine_error};
 use crate::engine::storage::{CellReader as _, Column};
 use crate::engine::{EngineError, RowRange};
 use crate::tunables::TABLE_ENTRY_BYTES;
@@ -63,51 +62,33 @@ impl RocksStorage {
     }
 
     /// Compacts each range of tables that have deletions, if what is left of the range fits into
-    /// the free space. Then what was deleted is gone, unless one of the older snapshots reads it.
-    pub fn compact_deletions(
-        &self,
-        older: &[Arc<RocksSnapshot>],
-        free_bytes: &dyn Fn() -> u64,
-    ) -> Result<(), EngineError> {
+    /// the free space. Then what was deleted is gone, unless an older snapshot reads it. If there
+    /// may be such snapshots, a range counts as large as its tables.
+    pub fn compact_deletions(&self, has_older: bool, free_bytes: &dyn Fn() -> u64) -> Result<(), EngineError> {
         let files = self.database.borrow_owner().db.live_files().map_err(engine_error)?;
         for column in Column::ALL {
-            let own = files.iter().filter(|file| file.column_family_name == column_family_name(column));
-            for (start, end) in ranges_with_deletions(&own.collect::<Vec<_>>()) {
-                if self.fits(column, (&start, &end), older, free_bytes())? {
-                    self.compact(column, &start, &end);
+            let own: Vec<_> =
+                files.iter().filter(|file| file.column_family_name == column_family_name(column)).collect();
+            for range in ranges_with_deletions(&own) {
+                let free = free_bytes();
+                let fits = table_bytes(&own, &range) <= free || !has_older && self.fits(column, &range, free)?;
+                if fits {
+                    self.compact(column, &range.0, &range.1);
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether the cells of a range, and those that older snapshots read in their place, take at
-    /// most `free` bytes in a new table, without compression.
-    fn fits(
-        &self,
-        column: Column,
-        (start, end): (&[u8], &[u8]),
-        older: &[Arc<RocksSnapshot>],
-        free: u64,
-    ) -> Result<bool, EngineError> {
-        let range = RowRange { start: Bound::Included(start.to_vec()), end: Bound::Included(end.to_vec()) };
-        let (mut bytes, mut failed) = (0, None);
-        let mut add = |key: &[u8], value: &[u8]| {
+    /// Whether the cells of a range take at most `free` bytes in a new table, without compression.
+    fn fits(&self, column: Column, (start, end): &(Vec<u8>, Vec<u8>), free: u64) -> Result<bool, EngineError> {
+        let range = RowRange { start: Bound::Included(start.clone()), end: Bound::Included(end.clone()) };
+        let mut bytes = 0;
+        self.scan(column, &range, false, |key, value| {
             bytes += (key.len() + value.len() + TABLE_ENTRY_BYTES) as u64;
             bytes <= free
-        };
-        self.scan(column, &range, false, &mut add)?;
-        for snapshot in older {
-            snapshot.scan(column, &range, false, |key, value| match self.get(column, key, |now| now == value) {
-                Ok(Some(true)) => true,
-                Ok(_) => add(key, value),
-                Err(error) => {
-                    failed = Some(error);
-                    false
-                }
-            })?;
-        }
-        failed.map_or(Ok(bytes <= free), Err)
+        })?;
+        Ok(bytes <= free)
     }
 
     fn compact(&self, column: Column, start: &[u8], end: &[u8]) {
@@ -127,6 +108,15 @@ fn small_runs(mut files: Vec<&LiveFile>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let runs = files.chunk_by(|one, next| one.level == next.level && is_small(one) && is_small(next));
     let long = runs.flat_map(|run| run.chunks(MERGED_TABLES_MAX)).filter(|run| run.len() >= RUN_TABLES);
     long.filter_map(|run| Some((run.first()?.start_key.clone()?, run.last()?.end_key.clone()?))).collect()
+}
+
+/// The bytes of the tables that overlap a range.
+fn table_bytes(files: &[&LiveFile], (start, end): &(Vec<u8>, Vec<u8>)) -> u64 {
+    let overlaps = |file: &&&LiveFile| {
+        file.start_key.as_ref().is_none_or(|first| first <= end)
+            && file.end_key.as_ref().is_none_or(|last| last >= start)
+    };
+    files.iter().filter(overlaps).map(|file| file.size as u64).sum()
 }
 
 /// The first and last keys of what compactions of the tables that have deletions rewrite. A
