@@ -65,7 +65,10 @@ pub struct LockedDir {
 /// one.
 pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
     check_not_nested(path)?;
-    let directory = create_all(path)?;
+    create_all(path, lock_in)
+}
+
+fn lock_in(directory: Directory) -> Result<LockedDir, EngineError> {
     let path = directory.path();
     let (marker, unfinished) = (path.join(MARKER), path.join(MARKER_UNFINISHED));
     loop {

@@ -48,16 +48,16 @@ impl Drop for NewDirectory {
     }
 }
 
-/// Opens a directory. Creates it, and those above it, if they are missing; if that fails, for
-/// example because the umask makes a directory without rights, removes what was created. So
-/// the next attempt begins as this one did.
-pub fn create_all(path: &Path) -> Result<Directory, EngineError> {
+/// Creates a directory and those above it, if they are missing, and then calls `make`. If that
+/// fails, for example because the umask makes a directory without rights, removes the directories
+/// that were created and are empty. So the next attempt begins as this one did.
+pub fn create_all<T>(path: &Path, make: impl FnOnce(Directory) -> Result<T, EngineError>) -> Result<T, EngineError> {
     let is_missing = |part: &&Path| !part.as_os_str().is_empty() && part.symlink_metadata().is_err();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     let created = fs::create_dir_all(path)
         .map_err(|error| not_a_directory(path).unwrap_or_else(|| cannot("create", path, &error)));
     let opened = created.and_then(|()| Directory::open(path).map_err(|error| cannot("open", path, &error)));
-    opened.inspect_err(|_| missing.iter().for_each(|part| _ = fs::remove_dir(part)))
+    opened.and_then(make).inspect_err(|_| missing.iter().for_each(|part| _ = fs::remove_dir(part)))
 }
 
 /// Makes the path of a directory that must not exist absolute and free of symlinks, and creates the
