@@ -24,7 +24,7 @@ mod manager;
 mod metrics;
 mod mode;
 mod named_lock;
-mod panic_guard;
+pub(crate) mod panic_guard;
 mod queue;
 mod request;
 mod request_error;

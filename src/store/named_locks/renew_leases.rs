@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::coordinator::LockAuthority;
 use crate::error::{Error, ErrorKind, Result};
+use crate::lock_manager::panic_guard::PanicGuard;
 use crate::lock_manager::{Grant, LockLostReason};
 use crate::store::handle::Store;
 use crate::store::named_locks::errors::is_transient;
@@ -148,6 +149,10 @@ impl LockService<'_> {
 
 fn run(store: &Store) {
     let Some(locks) = &store.inner.locks else { return };
+    // Otherwise the leases would expire one by one.
+    let _guard = PanicGuard::new(|| {
+        locks.manager.close("the lease renewer has panicked, and the store must be reopened");
+    });
     let parker = store.inner.env.parker();
     locks.renewer.0.lock().parker = Some(Arc::clone(&parker));
     loop {
