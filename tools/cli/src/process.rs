@@ -61,8 +61,12 @@ pub fn busy_note(dir: &Path) -> String {
     };
     let publishes = StoreStatus::read_from(dir)
         .is_ok_and(|status| status.is_some_and(|status| holders.iter().any(|holder| holder.pid == status.pid)));
-    let stopped: Vec<String> =
-        holders.iter().map(|holder| holder.pid).filter(|pid| is_stopped(*pid)).map(|pid| pid.to_string()).collect();
+    let stopped: Vec<String> = holders
+        .iter()
+        .map(|holder| holder.pid)
+        .filter(|pid| is_number_stopped(*pid))
+        .map(|pid| pid.to_string())
+        .collect();
     let ask = if !stopped.is_empty() {
         format!("; it hangs until it continues: kill -CONT {}", stopped.join(" "))
     } else if publishes {
@@ -75,10 +79,10 @@ pub fn busy_note(dir: &Path) -> String {
 
 /// Whether a process that has the store open is stopped, so that waiting for it does not help.
 pub fn is_holder_stopped(dir: &Path) -> bool {
-    holders(dir).iter().any(|holder| is_stopped(holder.pid))
+    holders(dir).iter().any(|holder| is_number_stopped(holder.pid))
 }
 
-fn is_stopped(pid: u32) -> bool {
+fn is_number_stopped(pid: u32) -> bool {
     state(pid) == State::Stopped
 }
 
@@ -118,7 +122,21 @@ fn describe(pid: u32, dir: &Path) -> String {
 /// The processes with their names.
 pub fn names(processes: &[Pid]) -> String {
     let each = processes.iter().filter_map(|pid| u32::try_from(pid.as_raw_pid()).ok()).map(describe_running);
-    each.collect::<Vec<_>>().join(", ")
+    each.map(|text| text.trim_end_matches(',').to_owned()).collect::<Vec<_>>().join(", ")
+}
+
+/// The other processes that have this file open, as far as they can be seen.
+pub fn that_have_open(file: &Path) -> Vec<Pid> {
+    let Ok(file) = fs::metadata(file) else { return Vec::new() };
+    let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let others = numbers.filter(|number| *number != std::process::id() && has_open(*number, &file));
+    others.filter_map(|number| Pid::from_raw(i32::try_from(number).ok()?)).collect()
+}
+
+/// Whether the process is stopped, as by Ctrl-Z.
+pub fn is_stopped(pid: Pid) -> bool {
+    u32::try_from(pid.as_raw_pid()).is_ok_and(is_number_stopped)
 }
 
 fn describe_running(pid: u32) -> String {
@@ -127,7 +145,7 @@ fn describe_running(pid: u32) -> String {
         "" => String::new(),
         name => format!(" ({})", name.escape_debug()),
     };
-    let state = if is_stopped(pid) { ", which is stopped," } else { "" };
+    let state = if is_number_stopped(pid) { ", which is stopped," } else { "" };
     format!("process {pid}{name}{state}")
 }
 

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use percolite::{ErrorKind, LockEntry, LockGuard, LockMode, LockOptions, LockWaitPolicy, Store};
+use rustix::process::Pid;
 
 use super::leftovers::Leftovers;
 use super::render;
@@ -208,11 +209,15 @@ impl AcquireRequest<'_> {
 
     fn still_running(&self, leftovers: &Leftovers) -> String {
         let (name, running) = (self.name, leftovers.running());
+        let running =
+            if running.is_empty() { process::that_have_open(&self.turn_files().running_path()) } else { running };
         let what = if running.is_empty() {
             format!("fuser -v {} shows it", open::shell_quoted(&self.turn_files().running_path()))
         } else {
-            let pids: Vec<String> = running.iter().map(|pid| pid.as_raw_pid().to_string()).collect();
-            format!("{}; to end it: kill {}", process::names(&running), pids.join(" "))
+            let pids = |pids: &[Pid]| pids.iter().map(|pid| pid.as_raw_pid().to_string()).collect::<Vec<_>>().join(" ");
+            let stopped: Vec<Pid> = running.iter().copied().filter(|pid| process::is_stopped(*pid)).collect();
+            let go_on = if stopped.is_empty() { String::new() } else { format!("kill -CONT {}, or ", pids(&stopped)) };
+            format!("{}; to end it: {go_on}kill {}", process::names(&running), pids(&running))
         };
         format!("what an earlier `lock run` has started under lock {name:?} {STILL_RUNS}: {what}")
     }

@@ -7,14 +7,16 @@
 //! also those that have closed all files that they did not open, and have a session of their own.
 //!
 //! The next process that wants the lock waits for them, and ends them if the lock has been free
-//! for longer than a living `lock run` takes to end its command. It writes what it has found into
+//! for longer than a living `lock run` takes to end its command. Each writes what it has found into
 //! the file, because a process without the variable, which was started with another environment or
 //! belongs to another user, is found below its parent only, and the parent may end first. Not found
-//! is such a process whose parent had ended before the first look.
+//! is such a process that was started in the last second, and whose parent had ended, when both
+//! processes of `lock run` were killed.
 
 use std::env;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -23,7 +25,7 @@ use anyhow::Result;
 use rustix::process::{Pid, getpid};
 
 use super::process_tree::{self, Ending, KILL_DELAY};
-use super::turns::TurnFiles;
+use super::turns::{TurnFiles, open_regular};
 use crate::process;
 
 /// The environment variable with the marks of a command, one for each `lock run` above it.
@@ -41,18 +43,29 @@ const PATIENCE: Duration = KILL_DELAY.saturating_add(Duration::from_secs(2));
 pub struct Mark {
     number: String,
     file: PathBuf,
+    noted: String,
+    noted_at: Option<Instant>,
 }
 
 impl Mark {
     pub fn create(files: &TurnFiles, shared: bool) -> Result<Self> {
         let number = format!("{:032x}", rand::random::<u128>());
         let file = files.create_mark(&format!("{number}.{}", KINDS[usize::from(shared)]))?;
-        Ok(Self { number, file })
+        Ok(Self { number, file, noted: String::new(), noted_at: None })
     }
 
     pub fn put_on<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let above = env::var(MARKS_VAR).map(|marks| marks + &SEPARATOR.to_string()).unwrap_or_default();
         command.env(MARKS_VAR, above + &self.number)
+    }
+
+    /// To be called repeatedly while the command runs: writes what it has started into the file,
+    /// from time to time.
+    pub fn note_descendants(&mut self) {
+        if self.noted_at.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL) {
+            self.noted_at = Some(Instant::now());
+            self.noted = note(&self.file, &self.noted, &process_tree::descendants());
+        }
     }
 }
 
@@ -151,7 +164,7 @@ fn processes_of(mark: &Path) -> Vec<Pid> {
         let own = variables.find_map(|variable| variable.strip_prefix(prefix.as_bytes())).unwrap_or_default();
         own.split(|byte| *byte == SEPARATOR as u8).any(|found| found == number.as_bytes())
     };
-    let known = fs::read_to_string(mark).unwrap_or_default();
+    let known = open_regular(mark, OpenOptions::new().read(true)).and_then(io::read_to_string).unwrap_or_default();
     let mut found: Vec<Pid> = process_tree::all().filter(has_mark).chain(known.lines().filter_map(running)).collect();
     found.extend(process_tree::below(found.clone()));
     found.sort_unstable_by_key(|pid| pid.as_raw_pid());
@@ -167,8 +180,8 @@ fn running(line: &str) -> Option<Pid> {
     (process_tree::started_at(pid)? == started_at).then_some(pid)
 }
 
-/// Writes processes into the file of their mark, unless it has them.
-fn note(mark: &Path, known: &str, processes: &[Pid]) {
+/// Writes processes into the file of their mark, unless it has them; returns the text.
+fn note(mark: &Path, known: &str, processes: &[Pid]) -> String {
     let mut text = String::new();
     for pid in processes {
         if let Some(started_at) = process_tree::started_at(*pid) {
@@ -177,6 +190,8 @@ fn note(mark: &Path, known: &str, processes: &[Pid]) {
     }
     if text != known {
         // A file that cannot be written, such as another user's, leaves what its marks show.
-        let _ = fs::write(mark, text);
+        let opened = open_regular(mark, OpenOptions::new().write(true).truncate(true));
+        let _ = opened.and_then(|mut file| file.write_all(text.as_bytes()));
     }
+    text
 }

@@ -47,7 +47,7 @@ pub fn run(name: &str) -> Result<u8> {
         .args(env::args_os().skip(1))
         .env(OUTER_VAR, getpid().as_raw_pid().to_string());
     let inner = inner.spawn().context("cannot start the inner process of `lock run`")?;
-    let ended = supervise(ProcessTree::of(&inner), &signals, None)?;
+    let ended = supervise(ProcessTree::of(&inner), &signals, None, None)?;
     match ended.status.terminating_signal() {
         // The signal came before the inner process could handle it.
         Some(signal) if signals::ENDING.contains(&signal) => Err(signals::interrupted()),

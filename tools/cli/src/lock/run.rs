@@ -78,7 +78,7 @@ fn run_command(args: &RunArgs) -> Result<u8> {
         let started = started.map_err(|err| not_started(&program.to_string_lossy(), &err))?;
         Ok((ProcessTree::of(&started), asked, mark))
     });
-    let (tree, asked, mark) = match started {
+    let (tree, asked, mut mark) = match started {
         Ok(started) => started,
         Err(err) => {
             release(&lease, expires_at, None, &signals);
@@ -88,7 +88,7 @@ fn run_command(args: &RunArgs) -> Result<u8> {
         }
     };
     let renewer = LeaseRenewer::start(&lease, requested_at, asked, signals.sender());
-    let ended = supervise(tree, &signals, outer);
+    let ended = supervise(tree, &signals, outer, Some(&mut mark));
     let ended_at = Instant::now();
     let expires_at = renewer.stop();
     let CommandExit { status, reason } = ended?;
@@ -116,7 +116,12 @@ fn not_started(program: &str, err: &io::Error) -> anyhow::Error {
 
 /// Forwards signals to the command, and ends it if the lock is lost or the outer process is gone.
 /// Returns when nothing that the command has started runs any more.
-pub fn supervise(mut tree: ProcessTree, signals: &Signals, outer: Option<Pid>) -> Result<CommandExit> {
+pub fn supervise(
+    mut tree: ProcessTree,
+    signals: &Signals,
+    outer: Option<Pid>,
+    mut mark: Option<&mut Mark>,
+) -> Result<CommandExit> {
     let (mut reason, mut ending): (_, Option<Ending>) = (None, None);
     loop {
         let is_over = tree.reap()?;
@@ -124,6 +129,7 @@ pub fn supervise(mut tree: ProcessTree, signals: &Signals, outer: Option<Pid>) -
             let status = tree.status().context("the command was waited for elsewhere")?;
             return Ok(CommandExit { status, reason });
         }
+        mark.iter_mut().for_each(|mark| mark.note_descendants());
         if tree.status().is_some() {
             ending.get_or_insert_with(|| Ending::by(Instant::now() + KILL_DELAY));
         }

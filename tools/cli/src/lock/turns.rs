@@ -13,11 +13,12 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context as _, Result};
+use rustix::fs::OFlags;
 
 use super::signals::Event;
 use crate::advice;
@@ -97,9 +98,11 @@ impl TurnFiles {
 
     fn open(&self, kind: &str) -> Result<File> {
         let path = self.path(kind);
-        let open = || match OpenOptions::new().append(true).create(true).open(&path) {
+        let open = || match open_regular(&path, OpenOptions::new().append(true).create(true)) {
             // Reading suffices to lock a file of another user.
-            Err(err) if err.kind() == io::ErrorKind::PermissionDenied => File::open(&path).map_err(|_| err),
+            Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
+                open_regular(&path, OpenOptions::new().read(true)).map_err(|_| err)
+            }
             opened => opened,
         };
         let opened = match open() {
@@ -157,14 +160,27 @@ impl TurnFiles {
     }
 }
 
+/// Opens a file that `lock` has made. Something else may have its name: a pipe would block, and a
+/// symlink leads to a foreign file.
+pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = options.custom_flags(i32::try_from(flags.bits()).map_err(io::Error::other)?).open(path);
+    match path.symlink_metadata() {
+        Ok(found) if !found.is_file() => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file; remove it"))
+        }
+        _ => opened,
+    }
+}
+
 fn remove_if_unused(path: &Path, is_unused: impl Fn(&Path) -> bool) -> io::Result<()> {
-    let queue = File::open(path)?;
+    let queue = open_regular(path, OpenOptions::new().read(true))?;
     if queue.try_lock().is_err() || !is_at(&queue, path) {
         return Ok(());
     }
     // From here on no process can begin to use the second file.
     let running = path.with_extension(RUNNING);
-    if let Ok(file) = File::open(&running) {
+    if let Ok(file) = open_regular(&running, OpenOptions::new().read(true)) {
         if file.try_lock().is_err() {
             return Ok(());
         }
