@@ -27,8 +27,8 @@ use std::io;
 
 pub use directory::{Directory, readable, shown};
 pub use file::OsDisk;
-#[cfg(feature = "rocks")]
 pub use named_file::truncated_error;
+#[cfg(feature = "rocks")]
 pub use own_file::{check_own, check_regular, open_own, open_own_to_change, open_own_with, replace_own};
 pub use sim::{CallKind, SimDisk};
 pub use standard_streams::occupy_standard_streams;
