@@ -14,6 +14,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::check_interval::CheckInterval;
 use super::named_file::NamedFile;
 use super::own_file::{open_own, open_own_to_change, open_own_with};
 use super::standard_streams::occupy_standard_streams;
@@ -24,6 +25,7 @@ use super::{Directory, Disk, DiskFile, shown};
 pub struct OsDisk {
     directory: Directory,
     is_full: bool,
+    names: Arc<CheckInterval>,
 }
 
 /// An open file of a real directory.
@@ -50,13 +52,13 @@ fn failed(call: &'static str, path: &Path, source: io::Error) -> io::Error {
 impl OsDisk {
     /// The disk in this directory.
     pub fn new(directory: Directory) -> Self {
-        Self { directory, is_full: false }
+        Self { directory, is_full: false, names: Arc::default() }
     }
 
     /// The disk in this directory, which is full: the log takes as little space as it can.
     #[cfg(feature = "rocks")]
     pub fn new_full(directory: Directory) -> Self {
-        Self { directory, is_full: true }
+        Self { directory, is_full: true, names: Arc::default() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -117,6 +119,10 @@ impl Disk for OsDisk {
 
     fn sync_directory(&self) -> io::Result<()> {
         self.directory.sync().map_err(|error| failed("sync", self.directory.path(), error))
+    }
+
+    fn is_check_due(&self) -> bool {
+        self.names.is_due()
     }
 
     fn length_of(&self, name: &str) -> io::Result<Option<u64>> {

@@ -13,6 +13,7 @@
 //! lose unsynced writes and changes of names, in part and in any order; the caller decides which,
 //! by a seed or one by one.
 
+mod check_interval;
 mod directory;
 mod file;
 mod named_file;
@@ -25,6 +26,8 @@ mod tests;
 
 use std::io;
 
+#[cfg(feature = "rocks")]
+pub use check_interval::CheckInterval;
 pub use directory::{Directory, readable, shown};
 pub use file::OsDisk;
 pub use named_file::truncated_error;
@@ -54,6 +57,10 @@ pub trait Disk: Send + Sync + 'static {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Returns once every earlier change to the names would survive a power cut.
     fn sync_directory(&self) -> io::Result<()>;
+    /// Whether the names of the files are to be looked at now.
+    fn is_check_due(&self) -> bool {
+        true
+    }
     /// The length of the file with this name now, in bytes; `None` if there is none. A disk that
     /// only this process reaches has what it has made, and need not look.
     fn length_of(&self, _name: &str) -> io::Result<Option<u64>> {

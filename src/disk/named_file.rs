@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Directory;
+use super::check_interval::CheckInterval;
 
 /// An open file of a directory.
 #[derive(Debug)]
@@ -14,11 +15,18 @@ pub struct NamedFile {
     name: Box<str>,
     /// The end of what was written furthest, in bytes.
     written_end: AtomicU64,
+    names: CheckInterval,
 }
 
 impl NamedFile {
     pub fn new(file: File, directory: &Directory, name: &str) -> Self {
-        Self { file, directory: directory.clone(), name: name.into(), written_end: AtomicU64::new(0) }
+        Self {
+            file,
+            directory: directory.clone(),
+            name: name.into(),
+            written_end: AtomicU64::new(0),
+            names: CheckInterval::default(),
+        }
     }
 
     pub fn file(&self) -> &File {
@@ -33,7 +41,9 @@ impl NamedFile {
     /// Fails if the name leads to no or another file now, or if the file was truncated: then what
     /// was written to it will not be found.
     pub fn check_in_place(&self) -> io::Result<()> {
-        self.directory.check_name(&self.name, &self.file, "the file")?;
+        if self.names.is_due() {
+            self.directory.check_name(&self.name, &self.file, "the file")?;
+        }
         // Read before the length: another thread may write meanwhile.
         let written_end = self.written_end.load(Ordering::Acquire);
         if self.file.metadata()?.len() < written_end {

@@ -47,7 +47,7 @@ use super::rocks::{RocksOptions, RocksStorage, check_file_size_limit, check_thre
 use super::storage::{CellReader, Column, Storage};
 use super::store_lock::{LockFile, StoreLock};
 use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, SpaceLeft, WriteStallStats};
-use crate::disk::{Directory, OsDisk, shown};
+use crate::disk::{CheckInterval, Directory, OsDisk, shown};
 use crate::option_ranges;
 use crate::os_limits::is_out_of_space;
 use crate::sync::Mutex;
@@ -104,6 +104,7 @@ pub struct DirectoryStorage {
     accepted_losses: Vec<DataLoss>,
     /// Whether tables have deletions whose compaction was not tried yet.
     compaction_due: AtomicBool,
+    names: CheckInterval,
     /// The size of the batches since the last attempt to give space back to a full disk.
     written_to_full_disk: AtomicUsize,
 }
@@ -176,7 +177,8 @@ impl DirectoryStorage {
         let compaction_due = AtomicBool::new(reserve.is_given_up());
         let accepted_losses = read_accepted_losses(&wal)?;
         let written_to_full_disk = AtomicUsize::default();
-        Ok(Self { lsm, accepted_losses, directory, wal, reserve: Some(reserve), compaction_due, written_to_full_disk })
+        let (reserve, names) = (Some(reserve), CheckInterval::default());
+        Ok(Self { lsm, accepted_losses, directory, wal, reserve, compaction_due, names, written_to_full_disk })
     }
 
     /// Opens the store in `path` read-only: nothing in the directory is changed, and writes fail.
@@ -189,8 +191,8 @@ impl DirectoryStorage {
         let tables = RocksStorage::open_read_only(&tables, table_options, Some(marker))?;
         let lsm = LsmStorage::open_read_only(OsDisk::new(wal.clone()), tables, identity, random())?;
         let accepted_losses = read_accepted_losses(&wal)?;
-        let (compaction_due, written_to_full_disk) = Default::default();
-        Ok(Self { lsm, accepted_losses, directory, wal, reserve: None, compaction_due, written_to_full_disk })
+        let (compaction_due, written_to_full_disk, names, reserve) = Default::default();
+        Ok(Self { lsm, accepted_losses, directory, wal, reserve, compaction_due, names, written_to_full_disk })
     }
 }
 
@@ -296,7 +298,7 @@ impl Storage for DirectoryStorage {
 
     fn sync(&self) -> Result<(), EngineError> {
         self.lsm.sync()?;
-        let Some(lock) = self.lsm.tables().store_lock() else { return Ok(()) };
+        let Some(lock) = self.lsm.tables().store_lock().filter(|_| self.names.is_due()) else { return Ok(()) };
         let in_place = lock.check_in_place(&self.directory, MARKER);
         in_place.map_err(|error| EngineError::Io(format!("cannot go on in {}: {error}", shown(self.directory.path()))))
     }

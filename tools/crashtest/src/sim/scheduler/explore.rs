@@ -18,8 +18,8 @@ impl Scheduler {
             Some(Exploration { choices, switches_left: switches, threads, background, others_first: false });
     }
 
-    /// Lets threads that are not explored run first: where an explored thread waits for one of them,
-    /// the other explored threads do not continue.
+    /// Lets threads that are not explored run first: where an explored thread waits for one of
+    /// them, the other explored threads do not continue.
     pub fn run_others_first(&self) {
         if let Some(exploration) = &mut self.state.lock().exploration {
             exploration.others_first = true;
