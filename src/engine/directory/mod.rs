@@ -178,7 +178,7 @@ impl DirectoryStorage {
         let accepted_losses = read_accepted_losses(&wal)?;
         let written_to_full_disk = AtomicUsize::default();
         let (reserve, names) = (Some(reserve), CheckInterval::default());
-        Ok(Self { lsm, accepted_losses, directory, wal, reserve, compaction_due, names, written_to_full_disk })
+        Ok(Self { reserve, lsm, directory, wal, accepted_losses, compaction_due, names, written_to_full_disk })
     }
 
     /// Opens the store in `path` read-only: nothing in the directory is changed, and writes fail.
@@ -192,7 +192,7 @@ impl DirectoryStorage {
         let lsm = LsmStorage::open_read_only(OsDisk::new(wal.clone()), tables, identity, random())?;
         let accepted_losses = read_accepted_losses(&wal)?;
         let (compaction_due, written_to_full_disk, names, reserve) = Default::default();
-        Ok(Self { lsm, accepted_losses, directory, wal, reserve, compaction_due, names, written_to_full_disk })
+        Ok(Self { reserve, lsm, directory, wal, accepted_losses, compaction_due, names, written_to_full_disk })
     }
 }
 
