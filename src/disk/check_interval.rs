@@ -1,8 +1,9 @@
 //! How often the names of open files are looked at.
 //!
-//! Looking at each of them takes some microseconds, as long as a sync of a fast disk. So it is left
-//! out for some time after the last look: a store that syncs without a pause notices a change this
-//! much later, and one that syncs now and then notices it at once.
+//! Looking at each of them takes some microseconds, as long as a sync of a fast disk, and a file
+//! whose state was asked for gets new timestamps with its next write. So it is left out for some
+//! time after the last look: a store that syncs without a pause notices a change this much later,
+//! and one that syncs now and then notices it at once.
 
 use std::time::{Duration, Instant};
 

@@ -41,9 +41,10 @@ impl NamedFile {
     /// Fails if the name leads to no or another file now, or if the file was truncated: then what
     /// was written to it will not be found.
     pub fn check_in_place(&self) -> io::Result<()> {
-        if self.names.is_due() {
-            self.directory.check_name(&self.name, &self.file, "the file")?;
+        if !self.names.is_due() {
+            return Ok(());
         }
+        self.directory.check_name(&self.name, &self.file, "the file")?;
         // Read before the length: another thread may write meanwhile.
         let written_end = self.written_end.load(Ordering::Acquire);
         if self.file.metadata()?.len() < written_end {

@@ -252,6 +252,7 @@ fn segment_truncated(place: &Path) {
                 fs::OpenOptions::new().write(true).open(file).unwrap().set_len(left).unwrap();
             }
         }
+        until_names_are_looked_at();
         let error = store.transact(|txn| txn.put(&rows, "large", vec![b'x'; value_bytes])).unwrap_err();
         // `Closed` if a sync in the background has found it first.
         assert!(matches!(error.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_)), "{error}");
