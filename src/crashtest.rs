@@ -161,7 +161,7 @@ pub type BlockingHook = Box<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
 static CRASH_HOOK: OnceLock<CrashHook> = OnceLock::new();
 static LOCK_HOOK: OnceLock<LockHook> = OnceLock::new();
 static BLOCKING_HOOK: OnceLock<BlockingHook> = OnceLock::new();
-static LEADER_ROUNDS_MAX: AtomicUsize = AtomicUsize::new(0);
+static LEADER_ROUNDS_MAX: AtomicUsize = AtomicUsize::new(crate::tunables::LEADER_ROUNDS_MAX);
 
 /// Sets the callback of all crash points in this process; only the first call has an effect.
 pub fn set_crash_hook(hook: CrashHook) {
@@ -188,13 +188,13 @@ pub(crate) fn run_blocking(work: Box<dyn FnOnce() + Send>) {
 }
 
 /// Sets after how many rounds a commit leader transfers the leadership, in this process: with the
-/// usual number, two threads would never see a transfer. `None`: the usual number.
-pub fn set_leader_rounds_max(rounds: Option<usize>) {
-    LEADER_ROUNDS_MAX.store(rounds.unwrap_or(0), Ordering::SeqCst);
+/// usual number, two threads would never see a transfer. Returns the number before.
+pub fn set_leader_rounds_max(rounds: usize) -> usize {
+    LEADER_ROUNDS_MAX.swap(rounds, Ordering::SeqCst)
 }
 
-pub(crate) fn leader_rounds_max() -> Option<usize> {
-    Some(LEADER_ROUNDS_MAX.load(Ordering::SeqCst)).filter(|rounds| *rounds > 0)
+pub(crate) fn leader_rounds_max() -> usize {
+    LEADER_ROUNDS_MAX.load(Ordering::SeqCst)
 }
 
 pub(crate) fn reach(point: CrashPoint) {

@@ -151,6 +151,7 @@ mod memtable_tests;
 pub mod oracle;
 mod os_limits;
 mod owner_id;
+mod panic_guard;
 mod pipeline;
 mod process;
 mod protocol;

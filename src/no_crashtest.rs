@@ -7,3 +7,7 @@ macro_rules! crash_point {
 macro_rules! yield_point {
     ($(if $condition:expr)?) => {};
 }
+
+pub const fn leader_rounds_max() -> usize {
+    crate::tunables::LEADER_ROUNDS_MAX
+}

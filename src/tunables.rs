@@ -9,14 +9,8 @@ const fn limit(in_crash_tests: usize, otherwise: usize) -> usize {
 }
 
 /// Rounds of one commit leader before it transfers the leadership. A transfer costs a wake-up; more
-/// rounds delay the leader's own caller. The crash harness may set another number.
-pub fn leader_rounds_max() -> usize {
-    #[cfg(feature = "crashtest")]
-    if let Some(rounds) = crate::crashtest::leader_rounds_max() {
-        return rounds;
-    }
-    32
-}
+/// rounds delay the leader's own caller.
+pub const LEADER_ROUNDS_MAX: usize = 32;
 
 /// After a conflict, attempts need a permit until this many commits have followed without another
 /// conflict.

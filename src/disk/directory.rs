@@ -82,7 +82,7 @@ impl Directory {
     #[cfg(unix)]
     pub fn length_of(&self, name: &str) -> io::Result<Option<u64>> {
         match rustix::fs::statat(&self.handle, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => Ok(Some(u64::try_from(found.st_size).unwrap_or(0))),
+            Ok(found) => Ok(Some(u64::try_from(found.st_size).map_err(io::Error::other)?)),
             Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -4,8 +4,8 @@
 //! blocks that were filled with zeros beforehand is synced without a write to the file system's
 //! journal.
 //!
-//! A file that was removed or replaced stays writable, but what is written to it is lost. So a sync
-//! fails if the file is not at its name any more, or was truncated.
+//! A file that was removed or replaced stays writable, but what is written to it is lost. So syncs
+//! look whether the file is still at its name, and not truncated, each [interval](CheckInterval).
 //!
 //! Each error names the call and the path. The operating system's error is its source.
 
@@ -121,12 +121,8 @@ impl Disk for OsDisk {
         self.directory.sync().map_err(|error| failed("sync", self.directory.path(), error))
     }
 
-    fn is_check_due(&self) -> bool {
-        self.names.is_due()
-    }
-
-    fn length_of(&self, name: &str) -> io::Result<Option<u64>> {
-        self.directory.length_of(name).map_err(|error| failed("read the length of", &self.path(name), error))
+    fn names_to_check(&self) -> Option<&Directory> {
+        self.names.is_due().then_some(&self.directory)
     }
 
     fn is_full(&self) -> bool {

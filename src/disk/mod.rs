@@ -57,14 +57,9 @@ pub trait Disk: Send + Sync + 'static {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Returns once every earlier change to the names would survive a power cut.
     fn sync_directory(&self) -> io::Result<()>;
-    /// Whether the names of the files are to be looked at now.
-    fn is_check_due(&self) -> bool {
-        true
-    }
-    /// The length of the file with this name now, in bytes; `None` if there is none. A disk that
-    /// only this process reaches has what it has made, and need not look.
-    fn length_of(&self, _name: &str) -> io::Result<Option<u64>> {
-        Ok(Some(u64::MAX))
+    /// The directory, if its names are to be looked at now: other processes can change them.
+    fn names_to_check(&self) -> Option<&Directory> {
+        None
     }
     /// Whether the disk was full when the store was opened; always the same.
     fn is_full(&self) -> bool {

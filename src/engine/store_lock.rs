@@ -1,9 +1,8 @@
 //! The lock on a store's directory, held while the store is open.
 //!
 //! The marker is locked. Where it is replaced beneath an open store, its lock excludes no other
-//! store any more, and a copy of a store may share one of the subdirectories by a symlink. So
-//! these are locked, too. RocksDB's own lock excludes other processes
-//! only.
+//! store any more, and a copy of a store may share one of the subdirectories by a symlink. So these
+//! are locked, too. RocksDB's own lock excludes other processes only.
 
 use std::fs::{File, TryLockError};
 use std::io;

@@ -24,7 +24,6 @@ mod manager;
 mod metrics;
 mod mode;
 mod named_lock;
-pub(crate) mod panic_guard;
 mod queue;
 mod request;
 mod request_error;

@@ -70,14 +70,15 @@ use super::timestamps::Timestamps;
 use super::views::Views;
 use super::write_group::{GroupMember, WriteGroup};
 use crate::contention::UnlockWaiters;
+use crate::crashtest::leader_rounds_max;
 use crate::engine::{ApplyResult, Engine, RowBatch};
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock_manager::InFlightFences;
 use crate::observe::{Metrics, TxnPhase, TxnTimer};
+use crate::panic_guard::PanicGuard;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::tunables::leader_rounds_max;
 
 /// The maximum size of a group, in bytes. A larger batch is written by itself.
 const GROUP_BYTES_MAX: usize = 8 << 20;
@@ -110,38 +111,24 @@ struct LeaderState {
     taken: Vec<QueuedSubmission>,
 }
 
-/// Fails the pipeline if the leader panics, so that queued committers do not wait forever. The
-/// guard must be dropped before the replies and fences of the group: a caller that gets its reply,
-/// or finds its fenced commit no longer in flight, must find that the pipeline has failed.
-struct LeaderPanicGuard<'a> {
-    commits: &'a GroupCommit,
-    /// Whether the thread was already panicking when it made the guard: a destructor can commit
-    /// while its thread unwinds. Such a panic is not the leader's.
-    was_panicking: bool,
-}
-
-impl<'a> LeaderPanicGuard<'a> {
-    fn new(commits: &'a GroupCommit) -> Self {
-        Self { commits, was_panicking: std::thread::panicking() }
-    }
-}
-
-impl Drop for LeaderPanicGuard<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() && !self.was_panicking {
-            let closed = self.commits.parts.failure.poison(ErrorKind::Io("the engine panicked".into()).into());
-            let queued = self.commits.queue.lock().abort();
-            for entry in queued {
-                entry.answer(Err(closed.kind().clone().into()));
-            }
-        }
-    }
-}
-
 impl GroupCommit {
     pub fn new(parts: CommitParts, memory: LeaderMemory) -> Self {
         let leader = LeaderState { memory, group: WriteGroup::default(), taken: Vec::new() };
         Self { parts, queue: Mutex::default(), leader: Mutex::new(leader) }
+    }
+
+    /// Fails the pipeline if the leader panics, so that queued committers do not wait forever. The
+    /// guard must be dropped before the replies and fences of the group: a caller that gets its
+    /// reply, or finds its fenced commit no longer in flight, must find that the pipeline has
+    /// failed.
+    fn panic_guard(&self) -> PanicGuard<impl Fn()> {
+        PanicGuard::new(|| {
+            let closed = self.parts.failure.poison(ErrorKind::Io("the engine panicked".into()).into());
+            let queued = self.queue.lock().abort();
+            for entry in queued {
+                entry.answer(Err(closed.kind().clone().into()));
+            }
+        })
     }
 
     /// Applies the changes, or returns why they were rejected. Returns when the changes are visible
@@ -185,9 +172,9 @@ impl GroupCommit {
         synced.and(answer)
     }
 
-    /// Runs rounds until the queue is empty, at most [`leader_rounds_max`].
+    /// Runs rounds until the queue is empty, at most [`LEADER_ROUNDS_MAX`](crate::tunables::LEADER_ROUNDS_MAX).
     fn run_leader(&self) {
-        let _guard = LeaderPanicGuard::new(self);
+        let _guard = self.panic_guard();
         for round in 0.. {
             let mut leader = self.leader.lock();
             {
@@ -237,7 +224,7 @@ impl GroupCommit {
             if needs_read || group.bytes + bytes > GROUP_BYTES_MAX {
                 self.write_group(memory, group);
             }
-            if let Err(refused) = check_space(&*self.parts.engine, &entry.submission, group.bytes) {
+            if let Err(refused) = check_space(&*self.parts.engine, &entry.submission, (bytes, group.bytes)) {
                 entry.answer(Err(refused));
                 continue;
             }
@@ -304,7 +291,7 @@ impl GroupCommit {
         if group.batches.is_empty() {
             return;
         }
-        let _guard = LeaderPanicGuard::new(self);
+        let _guard = self.panic_guard();
         crash_point!(GroupBefore);
         let applied = self.parts.engine.apply(&group.batches).map_err(Error::from).and_then(|results| {
             crash_point!(GroupWritten);

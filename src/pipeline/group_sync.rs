@@ -47,6 +47,7 @@ use crate::env::{Env, JoinHandle, Parker, Watermark};
 use crate::error::{ErrorKind, Result};
 use crate::local_oracle::{HIGH_WATER_KEY, LocalOracle};
 use crate::observe::{Metrics, TxnPhase, TxnTimer};
+use crate::panic_guard::PanicGuard;
 use crate::read_view::ReadView;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
@@ -263,7 +264,11 @@ impl GroupSync {
 
     /// Runs the sync for which [`GroupSync::begin_sync`] returned this view.
     fn sync_with(&self, view: Arc<ReadView>) -> Result<()> {
-        let guard = SyncPanicGuard { sync: self, was_panicking: std::thread::panicking() };
+        // Waiters must not wait forever.
+        let guard = PanicGuard::new(|| {
+            self.parts.failure.poison(ErrorKind::Io("the engine panicked during a sync".into()).into());
+            self.state.lock().running = false;
+        });
         let synced = self.sync_and_publish(view);
         drop(guard);
         let number = {
@@ -317,20 +322,5 @@ impl GroupSync {
             oracle.reserve_until(until);
         }
         Ok(took)
-    }
-}
-
-/// Fails the pipeline if the engine panics in a sync, so that waiters do not wait forever.
-struct SyncPanicGuard<'a> {
-    sync: &'a GroupSync,
-    was_panicking: bool,
-}
-
-impl Drop for SyncPanicGuard<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() && !self.was_panicking {
-            self.sync.parts.failure.poison(ErrorKind::Io("the engine panicked during a sync".into()).into());
-            self.sync.state.lock().running = false;
-        }
     }
 }

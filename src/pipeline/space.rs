@@ -12,9 +12,9 @@ use crate::engine::{Engine, RowBatch, SpaceLeft};
 use crate::error::{Error, Result};
 use crate::row::{CellChange, KeyspaceId};
 
-/// Refuses a submission for which a full disk has no space, after `staged` bytes of others.
-pub fn check_space(engine: &dyn Engine, submission: &Submission, staged: usize) -> Result<()> {
-    let bytes = submission.batch.size_bytes();
+/// Refuses a submission of this size for which a full disk has no space, after `staged` bytes of
+/// others.
+pub fn check_space(engine: &dyn Engine, submission: &Submission, (bytes, staged): (usize, usize)) -> Result<()> {
     if bytes == 0 || engine.space_left() == SpaceLeft::Enough {
         return Ok(());
     }

@@ -30,7 +30,9 @@ pub fn find_damage<D: Disk>(
     let newest = names.newest();
     for number in last_read.number..=newest {
         let Some(name) = names.file_name(number) else {
-            let later = names.segments.range(number..).next().copied().unwrap_or(newest);
+            let Some(later) = (number..=newest).find_map(|number| names.file_name(number)) else {
+                unreachable!("invariant: the newest segment has a file")
+            };
             return Ok(Some(FileDamage::Missing { number, later }));
         };
         let file = disk.open(&name)?;

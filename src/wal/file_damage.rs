@@ -8,7 +8,7 @@ use super::segment;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileDamage {
     /// There is a later segment, but not this one.
-    Missing { number: u64, later: u64 },
+    Missing { number: u64, later: String },
     /// The file is shorter than it was when its header, or the next file, was written.
     Cut { number: u64, bytes: u64, durable_bytes: u64 },
     /// The file has the header of another segment.
@@ -23,9 +23,8 @@ impl fmt::Display for FileDamage {
         match self {
             Self::Missing { number, later } => write!(
                 formatter,
-                "{} is missing, though {} is there; if that is not a file of this store, move it away",
-                name(*number),
-                name(*later)
+                "{} is missing, though {later} is there; if that is not a file of this store, move it away",
+                name(*number)
             ),
             Self::Cut { number, bytes, durable_bytes } => {
                 write!(formatter, "{} has {bytes} bytes, and had at least {durable_bytes}", name(*number))

@@ -97,20 +97,18 @@ impl<D: Disk> WalHandle<D> {
         let mut lengths = shared.syncing.lock();
         shared.ensure_ok()?;
         let written = self.written_sequence();
-        let (files, older) = {
+        let files = {
             let files = shared.files.lock();
             let newest = files.unsynced.last().map_or(0, |(number, _)| *number);
             if written == shared.durable() && files.synced_segment == newest {
                 return Ok(written);
             }
-            (files.unsynced.clone(), files.old_segments.iter().map(|(number, _)| *number).collect::<Vec<_>>())
+            files.unsynced.clone()
         };
         for (_, file) in &files {
             file.sync().map_err(|error| shared.record_failure(error))?;
         }
-        if shared.disk.is_check_due() {
-            shared.check_older_segments(&older, &mut lengths).map_err(|error| shared.record_failure(error))?;
-        }
+        shared.check_older_segments(&mut lengths).map_err(|error| shared.record_failure(error))?;
         shared.advance_durable(written, files.last().map_or(0, |(number, _)| *number))
     }
 
@@ -222,11 +220,13 @@ impl<D: Disk> WalShared<D> {
 
     /// Fails if an older segment that recovery would read was removed by something else, or is
     /// shorter than at the first check.
-    fn check_older_segments(&self, listed: &[u64], lengths: &mut BTreeMap<u64, u64>) -> io::Result<()> {
+    fn check_older_segments(&self, lengths: &mut BTreeMap<u64, u64>) -> io::Result<()> {
+        let Some(directory) = self.disk.names_to_check() else { return Ok(()) };
+        let listed: Vec<u64> = self.files.lock().old_segments.iter().map(|(number, _)| *number).collect();
         lengths.retain(|number, _| listed.contains(number));
-        for number in listed {
+        for number in &listed {
             let name = segment::segment_file_name(*number);
-            let lost = match self.disk.length_of(&name)? {
+            let lost = match directory.length_of(&name)? {
                 Some(found) if found >= *lengths.entry(*number).or_insert(found) => continue,
                 Some(_) => "truncated",
                 None => "removed",

@@ -19,6 +19,7 @@ use super::sweep::Sweep;
 use super::waker::BackgroundWaker;
 use crate::env::JoinHandle;
 use crate::error::{Error, ErrorKind, Result};
+use crate::panic_guard::PanicGuard;
 use crate::sync::Mutex;
 use crate::tunables::CLEANUP_PAGES_PER_ROUND;
 
@@ -71,21 +72,12 @@ impl BackgroundWorker {
     }
 }
 
-/// Fails the pipeline if the worker panics: buffered commits would never become durable, and
-/// finished large transactions would keep their locks.
-struct WorkerPanicGuard<'a>(&'a Rows);
-
-impl Drop for WorkerPanicGuard<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.pipeline.failure().poison(ErrorKind::Io("the background worker panicked".into()).into());
-        }
-    }
-}
-
 impl BackgroundWork {
     fn run(self, stopping: &AtomicBool) {
-        let _guard = WorkerPanicGuard(&self.rows);
+        // Buffered commits would never become durable, and large transactions would keep locks.
+        let failure = self.rows.pipeline.failure();
+        let _guard =
+            PanicGuard::new(|| _ = failure.poison(ErrorKind::Io("the background worker panicked".into()).into()));
         let env = self.rows.pipeline.env();
         let parker = env.parker();
         self.waker.set(Arc::clone(&parker));

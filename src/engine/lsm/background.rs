@@ -19,6 +19,7 @@ use super::shared::{Shared, WritePath, wal_error};
 use crate::disk::Disk;
 use crate::engine::EngineError;
 use crate::engine::storage::Storage;
+use crate::panic_guard::PanicGuard;
 
 /// The log is idle when nothing was written to it for this time.
 const IDLE_BEFORE_RECORD: Duration = Duration::from_millis(20);
@@ -35,7 +36,9 @@ impl FlushThread {
         let stop = Arc::clone(&stopped);
         let work = move || {
             let Some(path) = &shared.write_path else { return };
-            let _guard = FlushPanicGuard(&shared);
+            // The log would only grow, and no failure of a flush would be found.
+            let panicked = || EngineError::Undetermined("the flush thread panicked".into());
+            let _guard = PanicGuard::new(|| _ = shared.record_failure(panicked()));
             let mut written = 0;
             while !stop.load(Ordering::Acquire) {
                 match run_once(&shared, path, &mut written) {
@@ -53,18 +56,6 @@ impl FlushThread {
     pub fn wake(&self) {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
-        }
-    }
-}
-
-/// Fails the storage if the thread panics: the log would only grow, and no failure of a flush
-/// would be found.
-struct FlushPanicGuard<'a, D: Disk, T: Storage>(&'a Shared<D, T>);
-
-impl<D: Disk, T: Storage> Drop for FlushPanicGuard<'_, D, T> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.record_failure(EngineError::Undetermined("the flush thread panicked".into()));
         }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::coordinator::LockAuthority;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lock_manager::panic_guard::PanicGuard;
 use crate::lock_manager::{Grant, LockLostReason};
+use crate::panic_guard::PanicGuard;
 use crate::store::handle::Store;
 use crate::store::named_locks::errors::is_transient;
 use crate::store::named_locks::lease_renewer::renew_at;

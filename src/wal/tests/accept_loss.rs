@@ -142,7 +142,7 @@ fn frames_beyond_the_end_stay_dropped_after_resuming() {
     let (recovered, frames) = recover_frames(&disk, 0).unwrap();
     assert_eq!(
         (frames.len(), recovered.data_loss().unwrap().cause.clone()),
-        (1, Some(FileDamage::Missing { number: 2, later: 3 }))
+        (1, Some(FileDamage::Missing { number: 2, later: segment::segment_file_name(3) }))
     );
     assert_eq!(recover_frames(&disk, 3).unwrap().1.len(), 0, "not even above a flushed sequence");
 }

@@ -15,19 +15,18 @@ use crate::violation::Violation;
 /// The rows of the committers, and their names.
 const COMMITTERS: [&str; 2] = ["one", "two"];
 
-/// While this exists, a leader transfers the leadership after one round.
-struct OneRound;
+/// While this exists, a leader transfers the leadership after one round. Holds the usual number.
+struct OneRound(usize);
 
 impl OneRound {
     fn begin() -> Self {
-        set_leader_rounds_max(Some(1));
-        Self
+        Self(set_leader_rounds_max(1))
     }
 }
 
 impl Drop for OneRound {
     fn drop(&mut self) {
-        set_leader_rounds_max(None);
+        set_leader_rounds_max(self.0);
     }
 }
 

@@ -1,9 +1,11 @@
-//! What a broken invariant does to the lock manager.
+//! What happens to a part of the store whose code panics: its state may be anything, so its other
+//! callers must not go on with it, nor wait for it forever.
 
-/// Calls `on_panic` if a change panics while the guard exists.
+/// Calls `on_panic` if the code panics while the guard exists.
 pub struct PanicGuard<F: Fn()> {
     on_panic: F,
-    /// A destructor can release a lock while its thread unwinds; that panic is not the manager's.
+    /// A destructor can commit, or release a lock, while its thread unwinds. Such a panic is not
+    /// that of the guarded code.
     was_panicking: bool,
 }
 
