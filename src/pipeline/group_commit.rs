@@ -172,7 +172,7 @@ impl GroupCommit {
         synced.and(answer)
     }
 
-    /// Runs rounds until the queue is empty, at most [`LEADER_ROUNDS_MAX`](crate::tunables::LEADER_ROUNDS_MAX).
+    /// Runs rounds until the queue is empty, at most [`leader_rounds_max`].
     fn run_leader(&self) {
         let _guard = self.panic_guard();
         for round in 0.. {
